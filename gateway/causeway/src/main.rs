@@ -1,0 +1,2 @@
+//! The causeway binary.
+fn main() {}
