@@ -1,0 +1,1 @@
+//! The behaviour that every backend must have.

@@ -1,0 +1,3 @@
+//! The in-memory reference against the contract, and the real servers that other tests lean on.
+
+mod servers;
