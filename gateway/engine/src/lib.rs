@@ -3,8 +3,8 @@
 //! No socket, no clock, no async runtime: time and numbers are passed in, so that everything
 //! here can be tested by tables of cases and replayed from a log.
 
-pub mod convert;
 pub mod converge;
+pub mod convert;
 pub mod core;
 pub mod key_space;
 pub mod key_watch;
