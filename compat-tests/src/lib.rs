@@ -1,1 +1,23 @@
-//! Placeholder until the first module lands.
+//! Causeway seen from outside: real stores, unmodified clients and the built binary, all as processes.
+//!
+//! Nothing here links to a crate of Causeway. What a test knows, it learnt from bytes on a socket, from a
+//! client program's output, or from the command line of the binary. [`Work`] owns a scenario's folder and
+//! processes; [`Etcd`], [`ZooKeeper`] and [`Gateway`] are what a scenario can start, kill and restart;
+//! [`clients`] are the programs that play the applications.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "drives real processes in real time: waiting and reading the clock is what it does"
+)]
+
+pub mod clients;
+pub mod observe;
+pub mod process;
+pub mod settings;
+pub mod target;
+pub mod wait;
+
+pub use clients::{Etcdctl, Kazoo, Program};
+pub use process::Work;
+pub use settings::Settings;
+pub use target::{Etcd, Gateway, Target, ZooKeeper};
+pub use wait::until;

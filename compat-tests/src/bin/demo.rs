@@ -1,0 +1,2 @@
+//! The demonstration: see `scripts/demo`.
+fn main() {}
