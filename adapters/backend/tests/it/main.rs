@@ -1,3 +1,4 @@
 //! The in-memory reference against the contract, and the real servers that other tests lean on.
 
+mod contract;
 mod servers;
