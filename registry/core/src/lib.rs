@@ -1,1 +1,31 @@
-//! Placeholder until the first module lands.
+//! causeway-registry: the gossip registry without I/O.
+//!
+//! [`Node`] is one member: it keeps records under leases, orders every change by a stamp, and says
+//! what changed. It opens no socket, reads no clock and draws no random number; `now` is passed in,
+//! in milliseconds of a clock that never goes back (its zero may be anything).
+//!
+//! What it must not know: paths and layouts of ZooKeeper or etcd (a record is a key, a value and an
+//! identity), and whether the loss of an instance is plausible (the registry reports a lease that
+//! ran out, once, and removes nothing by itself).
+//!
+//! Everything a second member will need is part of each record from the start: the stamp that
+//! orders it, the log position of its write, and digests that compare two members in constant time.
+
+pub mod clock;
+pub mod digest;
+pub mod lease;
+pub mod node;
+pub mod origin;
+pub mod record;
+pub mod service;
+pub mod tombstone;
+
+pub use digest::{Cell, Digest};
+pub use lease::{LeaseInfo, LeaseState, Renewed};
+pub use node::{Node, NodeConfig, Output, RegisterError, Summary};
+pub use origin::{Dot, Origin, VersionVector};
+pub use record::{
+    Endpoint, Health, LeaseId, LeaseKind, Record, RecordBody, RecordKey, Stamp, StoreKind, Version,
+};
+pub use service::{CatchUp, Change, ChangeKind, Delta, Revision, ServiceInfo, ServiceName};
+pub use tombstone::Tombstone;
