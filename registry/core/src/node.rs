@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::clock::Hlc;
 use crate::digest::{Cell, Digest};
 use crate::lease::{LeaseInfo, LeaseState, Leases, Renewed, SavedLease};
-use crate::origin::{Origin, OriginLogs, VersionVector};
+use crate::origin::{Dot, Origin, OriginLogs, VersionVector};
 use crate::record::{Health, LeaseId, Record, RecordBody, RecordKey, Stamp, Version};
 use crate::service::{
     CatchUp, Change, ChangeKind, Delta, Missed, Revision, ServiceInfo, ServiceName, Services,
@@ -455,8 +455,8 @@ impl Node {
         }
     }
 
-    /// When [`Node::handle_timeout`] is wanted next. Never None in this version of the member: also
-    /// with nothing due, it is called once per period, so that a pause is noticed.
+    /// When [`Node::handle_timeout`] is wanted next. Also with nothing due it is wanted once per
+    /// period, so that a pause is noticed.
     pub fn next_timeout(&self) -> Option<u64> {
         let Some(last) = self.last_timeout else {
             return Some(self.now);
@@ -654,7 +654,7 @@ impl Node {
         record.or_else(|| self.tombstones.get(key).map(Tombstone::version))
     }
 
-    fn write_log(&mut self, key: &RecordKey) -> crate::origin::Dot {
+    fn write_log(&mut self, key: &RecordKey) -> Dot {
         let standing = match self.records.get(key) {
             Some(record) => Some(record.dot),
             None => self.tombstones.get(key).map(|tombstone| tombstone.dot),

@@ -256,3 +256,72 @@ impl Record {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn version() -> impl Strategy<Value = Version> {
+        // Few values, so that equal parts are common.
+        (0..3u64, 0..3u16, any::<bool>(), 0..3u32).prop_map(|(hlc, member, dead, sub)| Version {
+            stamp: Stamp { hlc, member },
+            dead,
+            sub,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn join_is_idempotent_commutative_and_associative(
+            a in version(), b in version(), c in version()
+        ) {
+            prop_assert_eq!(a.join(a), a);
+            prop_assert_eq!(a.join(b), b.join(a));
+            prop_assert_eq!(a.join(b).join(c), a.join(b.join(c)));
+            prop_assert!(a.join(b) == a || a.join(b) == b);
+        }
+    }
+
+    #[test]
+    fn the_newer_action_wins_then_the_removal_then_the_transition() {
+        let make = |hlc, member, dead, sub| Version {
+            stamp: Stamp { hlc, member },
+            dead,
+            sub,
+        };
+        for (name, winner, loser) in [
+            (
+                "a later action beats a removal",
+                make(2, 1, false, 0),
+                make(1, 1, true, 9),
+            ),
+            (
+                "members order equal clocks",
+                make(2, 2, false, 0),
+                make(2, 1, true, 9),
+            ),
+            (
+                "a removal beats transitions",
+                make(2, 1, true, 1),
+                make(2, 1, false, 9),
+            ),
+            (
+                "a later transition beats one",
+                make(2, 1, false, 2),
+                make(2, 1, false, 1),
+            ),
+        ] {
+            assert_eq!(winner.join(loser), winner, "{name}");
+            assert_eq!(loser.join(winner), winner, "{name}");
+        }
+        let seen = make(2, 1, false, 3);
+        assert_eq!(seen.join(seen.killed()), seen.killed());
+        assert_eq!(seen.join(seen.transition()), seen.transition());
+        assert!(
+            make(3, 1, false, 0) > seen.killed(),
+            "an expiry never beats a newer action"
+        );
+    }
+}
