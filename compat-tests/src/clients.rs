@@ -261,6 +261,13 @@ impl Kazoo {
         Ok(self.discover(dir)?.into_keys().collect())
     }
 
+    /// The czxid of a node.
+    pub fn czxid(&self, path: &str) -> Result<u64> {
+        let text = output(self.command("stat.py").args(["--path", path]))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("czxid "));
+        hex(line.with_context(|| format!("stat.py printed {text:?}"))?)
+    }
+
     /// Watches the children of `dir`: a line `children a,b,c` at the start and after each change, and
     /// `state …` when the connection changes. Returns after the first list.
     pub fn watch(&self, work: &Work, name: &str, dir: &str) -> Result<Program> {

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 pub const CURATOR_BASE: &str = "/discovery";
 /// The target of the grpc naming layout in every scenario.
 pub const GRPC_TARGET: &str = "orders-grpc";
+/// Where the bridge shows the Curator service `orders`.
+pub const BRIDGED_TARGET: &str = "orders-bridged";
 /// The key of the go-zero layout in every scenario.
 pub const GO_ZERO_KEY: &str = "orders.rpc";
 
@@ -35,21 +37,21 @@ impl Settings {
         text.push_str(&self.extra);
         if self.quick_protection {
             // An instance counts for the expected size after this long, instead of after minutes.
-            text.push_str("\n[protection]\nrise_s = 3\nyoung_s = 2\n");
+            text.push_str("\n[protection.rule]\nrise_ms = 4000\nsettle_ms = 1000\n");
         }
         if self.quick_gates {
-            text.push_str("\n[gates]\nstable_s = 0\nsoak_s = 0\n");
+            text.push_str("\n[gates]\ntime_ms = 0\n");
         }
         let _ = write!(
             text,
             "\n[[layout]]\nuse = \"curator\"\nroots = [\"{CURATOR_BASE}\"]\n\
-             \n[[layout]]\nuse = \"grpc-endpoints\"\ntargets = [\"{GRPC_TARGET}\"]\n\
-             \n[[layout]]\nuse = \"go-zero\"\nkeys = [\"{GO_ZERO_KEY}\"]\n"
+             \n[[layout]]\nuse = \"grpc-endpoints\"\ntargets = [\"{GRPC_TARGET}\", \"{BRIDGED_TARGET}\"]\n\
+             \n[[layout]]\nuse = \"go-zero\"\nservices = [\"{GO_ZERO_KEY}\"]\n"
         );
         if self.bridge {
             let _ = write!(
                 text,
-                "\n[[bridge]]\nfrom = \"curator\"\nservice = \"orders\"\nto = \"grpc-endpoints\"\nas = \"{GRPC_TARGET}\"\n"
+                "\n[[bridge]]\nfrom = \"curator\"\nservice = \"orders\"\nto = \"grpc-endpoints\"\nas = \"{BRIDGED_TARGET}\"\n"
             );
         }
         text
@@ -64,6 +66,14 @@ pub fn curator(service: &str, id: &str, address: &str, port: u16) -> (String, St
             "{{\"name\":\"{service}\",\"id\":\"{id}\",\"address\":\"{address}\",\"port\":{port},\"sslPort\":null,\
              \"payload\":null,\"registrationTimeUTC\":1754900000123,\"serviceType\":\"DYNAMIC\",\"uriSpec\":null}}"
         ),
+    )
+}
+
+/// A go-zero registration: key and value. The last segment is the lease id in decimal.
+pub fn go_zero(lease: i64, address: &str, port: u16) -> (String, String) {
+    (
+        format!("{GO_ZERO_KEY}/{lease}"),
+        format!("{address}:{port}"),
     )
 }
 

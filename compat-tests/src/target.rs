@@ -137,6 +137,13 @@ impl Etcd {
         self.server = Self::spawn(&self.name, &self.dir, self.client_port, self.peer_port)?;
         self.ready()
     }
+
+    /// Starts it again on the same ports with an empty store, as after a botched restore.
+    pub fn wipe(&mut self) -> Result<()> {
+        self.kill();
+        fs::remove_dir_all(self.dir.join("data"))?;
+        self.restart()
+    }
 }
 
 /// A real standalone ZooKeeper.
@@ -233,6 +240,13 @@ impl ZooKeeper {
         self.server = Self::spawn(&self.name, &self.dir)?;
         self.ready()
     }
+
+    /// Starts it again on the same port with an empty tree, as after a botched restore.
+    pub fn wipe(&mut self) -> Result<()> {
+        self.kill();
+        fs::remove_dir_all(self.dir.join("data"))?;
+        self.restart()
+    }
 }
 
 /// The two real stores of a scenario.
@@ -290,8 +304,16 @@ struct Ports {
 }
 
 impl Gateway {
-    /// Starts it on free ports with `settings`, and waits until it listens.
+    /// Starts it on free ports with `settings`, and waits until it is ready.
     pub fn start(work: &Work, name: &str, settings: &Settings) -> Result<Gateway> {
+        let mut gateway = Self::start_unready(work, name, settings)?;
+        gateway.wait_ready()?;
+        Ok(gateway)
+    }
+
+    /// Starts the process on free ports and waits for nothing: call [`Gateway::wait_ready`] before its ports
+    /// are asked for.
+    pub fn start_unready(work: &Work, name: &str, settings: &Settings) -> Result<Gateway> {
         let config = work.path(&format!("{name}.toml"));
         fs::write(&config, settings.toml())?;
         let ports_file = work.path(&format!("{name}.ports.json"));
@@ -316,15 +338,13 @@ impl Gateway {
         );
         let log = work.path(&format!("{name}.log"));
         let server = Self::spawn(&command, Ports::default(), &ports_file, &log)?;
-        let mut gateway = Gateway {
+        Ok(Gateway {
             server,
             command,
             ports_file,
             log,
             ports: Ports::default(),
-        };
-        gateway.ready()?;
-        Ok(gateway)
+        })
     }
 
     fn spawn(command: &[String], ports: Ports, ports_file: &Path, log: &Path) -> Result<Server> {
@@ -340,7 +360,8 @@ impl Gateway {
         )
     }
 
-    fn ready(&mut self) -> Result<()> {
+    /// Waits until it listens and says that it is ready.
+    pub fn wait_ready(&mut self) -> Result<()> {
         let file = self.ports_file.clone();
         self.ports = until(START, "the gateway listens", || {
             self.server.check_alive()?;
@@ -423,7 +444,7 @@ impl Gateway {
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
         self.server = Self::spawn(&self.command, self.ports, &self.ports_file, &self.log)?;
-        self.ready()
+        self.wait_ready()
     }
 }
 

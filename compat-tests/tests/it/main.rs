@@ -4,5 +4,13 @@
     reason = "drives real processes in real time"
 )]
 
+mod config;
 mod drop_in;
+mod garbage;
+mod lifecycle;
+mod lone;
+mod outage;
+mod phases;
+mod protection;
 mod real;
+mod steps;
