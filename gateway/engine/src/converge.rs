@@ -4,6 +4,8 @@
 //! and the state of the session or lease that owns it there; [`converge`] compares them and names one
 //! conditional action. After *not applied*, *applied* or *unknown* the caller looks again and asks again.
 
+use serde::{Deserialize, Serialize};
+
 use crate::phase::{LegacyCopy, Phase};
 
 /// The record in the new registry.
@@ -44,7 +46,7 @@ pub enum LegacyOwner {
 }
 
 /// Why an entry that was seen in L is not there any more, as far as known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Absence {
     /// It was never confirmed there.
     NeverThere,

@@ -51,6 +51,8 @@ pub struct Session {
     pub claim: u64,
     /// The session behind it in the legacy ensemble, once there is one.
     pub legacy: Option<LegacySession>,
+    /// Sessions that stood behind it before; what they still own there is this client's too.
+    pub former: Vec<i64>,
     /// Whether it holds a general ephemeral in the legacy store, so that it lives as the store says.
     pub bound: bool,
     /// The connection that speaks for it now.
@@ -158,8 +160,8 @@ impl Sessions {
     /// The session is over.
     pub fn close(&mut self, id: i64) -> Option<Session> {
         let session = self.by_id.remove(&id)?;
-        if let Some(legacy) = &session.legacy {
-            self.by_legacy.remove(&legacy.id);
+        for owner in session.legacy.iter().map(|l| l.id).chain(session.former.iter().copied()) {
+            self.by_legacy.remove(&owner);
         }
         Some(session)
     }
@@ -169,7 +171,7 @@ impl Sessions {
     pub fn set_legacy(&mut self, id: i64, legacy: Option<LegacySession>) {
         if let Some(session) = self.by_id.get_mut(&id) {
             if let Some(old) = session.legacy.take() {
-                self.by_legacy.remove(&old.id);
+                session.former.push(old.id);
             }
             if let Some(new) = &legacy {
                 self.by_legacy.insert(new.id, id);
@@ -222,6 +224,7 @@ mod tests {
             origin,
             claim: 0,
             legacy: None,
+            former: Vec::new(),
             bound: false,
             connection: None,
         }
@@ -287,7 +290,10 @@ mod tests {
             }),
         );
         assert_eq!(table.by_legacy_owner(900).map(|s| s.id), Some(5));
+        // What the former session still owns there is this client's too.
         table.set_legacy(5, None);
+        assert_eq!(table.by_legacy_owner(900).map(|s| s.id), Some(5));
+        table.close(5);
         assert_eq!(table.by_legacy_owner(900), None);
         table.close(77);
         assert_eq!(table.by_legacy_owner(77), None);

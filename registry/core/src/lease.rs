@@ -16,7 +16,7 @@ pub const BUCKET_MS: u64 = 10;
 /// The longest timeout a lease may have (about 317 years), so that sums of times do not overflow.
 pub const MAX_TTL_MS: u64 = 10_000_000_000_000;
 
-/// Where a lease stands.
+/// Where a lease stands; later states are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LeaseState {
     /// Heard from within half the timeout.
@@ -161,6 +161,20 @@ impl Leases {
                 lease.state = LeaseState::Over;
             }
         }
+    }
+
+    /// Moves a lease to a later state; false when it is there already, or unknown.
+    pub(crate) fn worsen(&mut self, id: LeaseId, state: LeaseState) -> bool {
+        let Some(lease) = self.by_id.get_mut(&id).filter(|lease| lease.state < state) else {
+            return false;
+        };
+        lease.state = state;
+        if state == LeaseState::Over {
+            self.end(id);
+        } else {
+            self.arm(id);
+        }
+        true
     }
 
     /// True while the lease can own a record.

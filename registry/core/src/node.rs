@@ -415,6 +415,23 @@ impl Node {
         }
     }
 
+    /// Puts a lease into a later state without waiting for its time: what another member, or this one
+    /// before a restart, found out by its own clock. Earlier states are no effect; nothing is said.
+    pub fn mark_lease(&mut self, id: LeaseId, state: LeaseState) {
+        if !self.leases.worsen(id, state) {
+            return;
+        }
+        let said = self.outputs.len();
+        match state {
+            LeaseState::Silent | LeaseState::Expired => self.fall(id, state),
+            LeaseState::Live | LeaseState::Over => {}
+        }
+        // Only the changes of records are news to the caller.
+        if self.outputs.len() > said {
+            self.outputs.pop_back();
+        }
+    }
+
     /// Keeps a tombstone from being collected while something outside still needs it, or lets it go
     /// (its age starts anew). False when there is none.
     pub fn pin_tombstone(&mut self, key: &RecordKey, pinned: bool, now: u64) -> bool {

@@ -139,6 +139,11 @@ pub(super) fn redacted(acl: &[Acl]) -> Vec<Acl> {
         .collect()
 }
 
+/// The ACL that a create with these identities would store (ZooKeeper: `PrepRequestProcessor.fixupACL`).
+pub fn resolve_acl(acl: &[Acl], auth: &[AuthId]) -> Result<Vec<Acl>, TreeError> {
+    fix_up(acl, auth).map(Cow::into_owned)
+}
+
 /// The list that is stored when a client asks for `acl`: duplicates dropped, `auth` replaced by
 /// the caller's own identities, everything unusable refused.
 pub(super) fn fix_up<'a>(acl: &'a [Acl], auth: &[AuthId]) -> Result<Cow<'a, [Acl]>, TreeError> {

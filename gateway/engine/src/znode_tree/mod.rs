@@ -24,7 +24,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use acl::{Acl, AclRef, AuthId, digest_id, permits, perms};
+pub use acl::{Acl, AclRef, AuthId, digest_id, permits, perms, resolve_acl};
 pub use node::{ChildSet, MAX_TTL_MS, Node, NodeKind, Stat};
 pub use syntax::validate_path;
 

@@ -1,0 +1,507 @@
+//! Configuration: command line over environment over file over defaults, checked as a whole before
+//! anything starts. Every error is reported, not only the first.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use causeway_engine::layout::{LayoutConfig, LayoutSet};
+use causeway_engine::phase::Phase;
+use serde::Deserialize;
+
+/// Flags of `causeway serve` and `causeway check`. All of them are text here, so that every bad value
+/// is reported with the others; each is also a `CAUSEWAY_…` variable and a key of the file.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Flags {
+    /// Configuration file (TOML).
+    #[arg(long, env = "CAUSEWAY_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address of the ZooKeeper port [default: 127.0.0.1:2181].
+    #[arg(long, env = "CAUSEWAY_ZOOKEEPER_LISTEN", value_name = "ADDR")]
+    pub zookeeper_listen: Option<String>,
+    /// Address of the etcd port [default: 127.0.0.1:2379].
+    #[arg(long, env = "CAUSEWAY_ETCD_LISTEN", value_name = "ADDR")]
+    pub etcd_listen: Option<String>,
+    /// Address of the admin API and the native HTTP API [default: 127.0.0.1:8500].
+    #[arg(long, env = "CAUSEWAY_ADMIN_LISTEN", value_name = "ADDR")]
+    pub admin_listen: Option<String>,
+    /// Legacy ZooKeeper ensemble: HOST:PORT[,HOST:PORT…][/chroot].
+    #[arg(long, env = "CAUSEWAY_LEGACY_ZOOKEEPER", value_name = "SERVERS")]
+    pub legacy_zookeeper: Option<String>,
+    /// Legacy etcd cluster: URL[,URL…].
+    #[arg(long, env = "CAUSEWAY_LEGACY_ETCD", value_name = "URLS")]
+    pub legacy_etcd: Option<String>,
+    /// Folder for what has to survive a restart; required with a legacy store.
+    #[arg(long, env = "CAUSEWAY_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Phase of a fresh data folder [default: proxy].
+    #[arg(long, env = "CAUSEWAY_PHASE", value_name = "PHASE")]
+    pub phase: Option<String>,
+    /// Share of a service's instances, in percent, above which removals stop [default: 40].
+    #[arg(long, env = "CAUSEWAY_PROTECT_THRESHOLD", value_name = "PERCENT")]
+    pub protect_threshold: Option<String>,
+    /// Address that ZooKeeper clients are told [default: the one they connected to].
+    #[arg(long, env = "CAUSEWAY_ADVERTISE_ZOOKEEPER", value_name = "ADDR")]
+    pub advertise_zookeeper: Option<String>,
+    /// URL that etcd clients are told [default: the address they connected to].
+    #[arg(long, env = "CAUSEWAY_ADVERTISE_ETCD", value_name = "URL")]
+    pub advertise_etcd: Option<String>,
+    /// Token that the admin API asks for; required when it does not listen on loopback.
+    #[arg(long, env = "CAUSEWAY_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub admin_token: Option<String>,
+    /// File that the bound addresses are written to as JSON, for ports given as 0.
+    #[arg(long, env = "CAUSEWAY_PORTS_FILE", value_name = "FILE")]
+    pub ports_file: Option<PathBuf>,
+    /// Form of the log: text or json [default: text].
+    #[arg(long, env = "CAUSEWAY_LOG_FORMAT", value_name = "FORM")]
+    pub log_format: Option<String>,
+}
+
+/// The file, as written. Every flag is a key; sections hold what has no flag.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    zookeeper_listen: Option<String>,
+    etcd_listen: Option<String>,
+    admin_listen: Option<String>,
+    legacy_zookeeper: Option<String>,
+    legacy_etcd: Option<String>,
+    data_dir: Option<PathBuf>,
+    phase: Option<String>,
+    protect_threshold: Option<u64>,
+    advertise_zookeeper: Option<String>,
+    advertise_etcd: Option<String>,
+    admin_token: Option<String>,
+    ports_file: Option<PathBuf>,
+    log_format: Option<String>,
+    #[serde(default)]
+    protection: ProtectionSection,
+    #[serde(default)]
+    gates: GatesSection,
+    #[serde(default)]
+    zookeeper: ZookeeperSection,
+    #[serde(default)]
+    etcd: EtcdSection,
+    #[serde(default)]
+    layout: Vec<LayoutConfig>,
+    #[serde(default)]
+    bridge: Vec<Bridge>,
+}
+
+/// `[protection]`: durations of the rule, in seconds.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct ProtectionSection {
+    /// How long a size must hold before the expected size rises to it [600].
+    pub rise_s: Option<u64>,
+    /// Age after which a young service's size counts [60].
+    pub young_s: Option<u64>,
+    /// How long the loss must be small before protection ends [60].
+    pub exit_s: Option<u64>,
+    /// How long the last instance of a service is held [300].
+    pub last_instance_hold_s: Option<u64>,
+    /// How often a standing alarm is repeated [300].
+    pub alarm_every_s: Option<u64>,
+    /// Remove the oldest lost up to the limit and hold the rest, instead of holding all.
+    pub greedy: Option<bool>,
+    /// Apply the rule literally to small services too.
+    pub strict: Option<bool>,
+}
+
+/// `[gates]`.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct GatesSection {
+    /// How long everything has to be clean before a step forward, in seconds [600].
+    pub time_s: Option<u64>,
+    /// How long a registration may differ before it counts as a difference, in seconds [10].
+    pub tolerated_difference_s: Option<u64>,
+    /// How many client connections the take-over closes in a second [200].
+    pub reconnects_per_s: Option<u64>,
+}
+
+/// `[zookeeper]`.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct ZookeeperSection {
+    /// ZooKeeper's tick, in milliseconds; session timeouts are 2 to 20 of them [2000].
+    pub tick_ms: Option<u64>,
+    /// Largest frame taken from a client, in bytes [1048575].
+    pub max_frame: Option<u64>,
+    /// Connections one address may have [60 as ZooKeeper; 0: no limit; default 0].
+    pub max_connections_per_address: Option<u64>,
+}
+
+/// `[etcd]`.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdSection {
+    /// Smallest TTL granted to a lease, in seconds [2, as etcd with its default election timeout].
+    pub min_lease_ttl_s: Option<u64>,
+    /// Version shown by Status when there is no legacy etcd [3.5.21].
+    pub version: Option<String>,
+}
+
+/// `[[bridge]]`: one service shown in another layout too.
+#[derive(Debug, Clone, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Bridge {
+    /// Layout of the registrations.
+    pub from: String,
+    /// Service in that layout, as `causeway services` names it.
+    pub service: String,
+    /// Layout to show it in.
+    pub to: String,
+    /// Service (target, name) there.
+    pub as_service: String,
+}
+
+/// A legacy ensemble.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZookeeperServers {
+    /// `host:port` of each server.
+    pub servers: Vec<String>,
+    /// Path prefix on the ensemble, empty or beginning with a slash.
+    pub chroot: String,
+}
+
+/// Configuration that passed the check.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// ZooKeeper port.
+    pub zookeeper_listen: SocketAddr,
+    /// etcd port.
+    pub etcd_listen: SocketAddr,
+    /// Admin and native API port.
+    pub admin_listen: SocketAddr,
+    /// Legacy ensemble.
+    pub legacy_zookeeper: Option<ZookeeperServers>,
+    /// Legacy etcd endpoints (URLs).
+    pub legacy_etcd: Option<Vec<String>>,
+    /// Folder for durable state.
+    pub data_dir: Option<PathBuf>,
+    /// Phase of a fresh data folder.
+    pub phase: Phase,
+    /// Protection threshold in percent.
+    pub protect_threshold: u32,
+    /// Shown to ZooKeeper clients.
+    pub advertise_zookeeper: Option<String>,
+    /// Shown to etcd clients.
+    pub advertise_etcd: Option<String>,
+    /// Asked for by the admin API.
+    pub admin_token: Option<String>,
+    /// Where bound addresses are written.
+    pub ports_file: Option<PathBuf>,
+    /// Log as JSON lines.
+    pub log_json: bool,
+    /// Protection durations and modes.
+    pub protection: ProtectionSection,
+    /// Gate times.
+    pub gate_time: Duration,
+    /// Difference that counts.
+    pub tolerated_difference: Duration,
+    /// Pace of the take-over.
+    pub reconnects_per_s: u32,
+    /// ZooKeeper's tick.
+    pub tick_ms: u32,
+    /// Largest frame of a client.
+    pub max_frame: usize,
+    /// Connections per address; 0 for no limit.
+    pub max_connections_per_address: usize,
+    /// Smallest lease TTL in seconds.
+    pub min_lease_ttl_s: i64,
+    /// Version shown without a legacy etcd.
+    pub etcd_version: String,
+    /// Layouts in force.
+    pub layouts: LayoutSet,
+    /// Bridges.
+    pub bridges: Vec<Bridge>,
+}
+
+/// All that is wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} error(s) in the configuration:\n{}", .0.len(), .0.iter().map(|e| format!("  - {e}")).collect::<Vec<_>>().join("\n"))]
+pub struct ConfigErrors(pub Vec<String>);
+
+impl Config {
+    /// Reads the file if one is named, lays environment and flags over it, and checks the whole.
+    pub fn load(flags: &Flags) -> Result<Config, ConfigErrors> {
+        let file = match &flags.config {
+            None => File::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|e| ConfigErrors(vec![format!("--config {}: {e}", path.display())]))?;
+                toml::from_str(&text)
+                    .map_err(|e| ConfigErrors(vec![format!("{}: {}", path.display(), e.to_string().trim_end())]))?
+            }
+        };
+        Self::check(flags, file)
+    }
+
+    fn check(flags: &Flags, file: File) -> Result<Config, ConfigErrors> {
+        let mut errors = Vec::new();
+        let mut listen = |name: &str, flag: &Option<String>, file: &Option<String>, default: &str| {
+            let text = flag.as_ref().or(file.as_ref()).map_or(default, String::as_str);
+            text.parse::<SocketAddr>().unwrap_or_else(|_| {
+                errors.push(format!("{name}: {text:?} is not ADDRESS:PORT, such as {default}"));
+                SocketAddr::from(([127, 0, 0, 1], 0))
+            })
+        };
+        let zookeeper_listen =
+            listen("zookeeper-listen", &flags.zookeeper_listen, &file.zookeeper_listen, "127.0.0.1:2181");
+        let etcd_listen = listen("etcd-listen", &flags.etcd_listen, &file.etcd_listen, "127.0.0.1:2379");
+        let admin_listen = listen("admin-listen", &flags.admin_listen, &file.admin_listen, "127.0.0.1:8500");
+        let listeners = [("zookeeper", zookeeper_listen), ("etcd", etcd_listen), ("admin", admin_listen)];
+        for (i, (a, at)) in listeners.iter().enumerate() {
+            for (b, other) in &listeners[i + 1..] {
+                if at == other && at.port() != 0 {
+                    errors.push(format!("{a}-listen and {b}-listen are both {at}: give each its own port"));
+                }
+            }
+        }
+
+        let legacy_zookeeper = flags.legacy_zookeeper.clone().or(file.legacy_zookeeper).and_then(|text| {
+            zookeeper_servers(&text).map_err(|e| errors.push(format!("legacy-zookeeper: {e}"))).ok()
+        });
+        let legacy_etcd = flags.legacy_etcd.clone().or(file.legacy_etcd).and_then(|text| {
+            etcd_urls(&text).map_err(|e| errors.push(format!("legacy-etcd: {e}"))).ok()
+        });
+        if let Some(legacy) = &legacy_zookeeper {
+            if legacy.servers.iter().any(|s| *s == zookeeper_listen.to_string()) {
+                errors.push(format!("legacy-zookeeper: {zookeeper_listen} is the gateway's own port"));
+            }
+        }
+        if let Some(urls) = &legacy_etcd {
+            if urls.iter().any(|u| u.ends_with(&format!("//{etcd_listen}"))) {
+                errors.push(format!("legacy-etcd: {etcd_listen} is the gateway's own port"));
+            }
+        }
+
+        let has_legacy = legacy_zookeeper.is_some() || legacy_etcd.is_some();
+        let data_dir = flags.data_dir.clone().or(file.data_dir);
+        if has_legacy && data_dir.is_none() {
+            errors.push(
+                "data-dir: required with a legacy store (sessions, phase and protection must survive a restart)".into(),
+            );
+        }
+        let phase = match flags.phase.clone().or(file.phase) {
+            None => Phase::Proxy,
+            Some(text) => text.parse().unwrap_or_else(|e: causeway_engine::phase::UnknownPhase| {
+                errors.push(format!("phase: {e}"));
+                Phase::Proxy
+            }),
+        };
+        if phase.needs_take_over() && !has_legacy {
+            errors.push(format!("phase: {phase} needs a legacy store (--legacy-zookeeper or --legacy-etcd)"));
+        }
+        let protect_threshold = match (&flags.protect_threshold, file.protect_threshold) {
+            (Some(text), _) => text.parse::<u64>().ok(),
+            (None, Some(n)) => Some(n),
+            (None, None) => Some(40),
+        }
+        .and_then(|n| u32::try_from(n).ok())
+        .filter(|n| (1..=100).contains(n))
+        .unwrap_or_else(|| {
+            errors.push("protect-threshold: a whole number of percent from 1 to 100 is asked".into());
+            40
+        });
+        let log_json = match flags.log_format.clone().or(file.log_format).as_deref() {
+            None | Some("text") => false,
+            Some("json") => true,
+            Some(other) => {
+                errors.push(format!("log-format: {other:?} is neither text nor json"));
+                false
+            }
+        };
+        let admin_token = flags.admin_token.clone().or(file.admin_token).filter(|t| !t.is_empty());
+        if !admin_listen.ip().is_loopback() && admin_token.is_none() {
+            errors.push(format!(
+                "admin-token: required because admin-listen {admin_listen} is not on loopback"
+            ));
+        }
+        let advertise_etcd = flags.advertise_etcd.clone().or(file.advertise_etcd);
+        if let Some(url) = &advertise_etcd {
+            if let Err(e) = etcd_urls(url) {
+                errors.push(format!("advertise-etcd: {e}"));
+            }
+        }
+        let advertise_zookeeper = flags.advertise_zookeeper.clone().or(file.advertise_zookeeper);
+        if let Some(addr) = &advertise_zookeeper {
+            if let Err(e) = zookeeper_servers(addr) {
+                errors.push(format!("advertise-zookeeper: {e}"));
+            }
+        }
+
+        let tick_ms = bounded(file.zookeeper.tick_ms, 2000, 1..=60_000, "zookeeper.tick_ms", &mut errors);
+        let max_frame =
+            bounded(file.zookeeper.max_frame, 0xf_ffff, 1024..=64 << 20, "zookeeper.max_frame", &mut errors);
+        let per_address = bounded(
+            file.zookeeper.max_connections_per_address,
+            0,
+            0..=1_000_000,
+            "zookeeper.max_connections_per_address",
+            &mut errors,
+        );
+        let min_ttl = bounded(file.etcd.min_lease_ttl_s, 2, 1..=3600, "etcd.min_lease_ttl_s", &mut errors);
+        let gate_s = bounded(file.gates.time_s, 600, 0..=31_536_000, "gates.time_s", &mut errors);
+        let tolerated =
+            bounded(file.gates.tolerated_difference_s, 10, 0..=3600, "gates.tolerated_difference_s", &mut errors);
+        let pace = bounded(file.gates.reconnects_per_s, 200, 1..=100_000, "gates.reconnects_per_s", &mut errors);
+
+        let layouts = LayoutSet::load(&file.layout).unwrap_or_else(|all| {
+            errors.extend(all.iter().map(|e| format!("layout: {e}")));
+            LayoutSet::builtin_default()
+        });
+        for bridge in &file.bridge {
+            for (name, id) in [("from", &bridge.from), ("to", &bridge.to)] {
+                if layouts.by_id(id).is_none() {
+                    errors.push(format!("bridge: {name} = {id:?} is not a layout in force"));
+                }
+            }
+        }
+
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        Ok(Config {
+            zookeeper_listen,
+            etcd_listen,
+            admin_listen,
+            legacy_zookeeper,
+            legacy_etcd,
+            data_dir,
+            phase,
+            protect_threshold,
+            advertise_zookeeper,
+            advertise_etcd,
+            admin_token,
+            ports_file: flags.ports_file.clone().or(file.ports_file),
+            log_json,
+            protection: file.protection,
+            gate_time: Duration::from_secs(gate_s),
+            tolerated_difference: Duration::from_secs(tolerated),
+            reconnects_per_s: u32::try_from(pace).unwrap_or(200),
+            tick_ms: u32::try_from(tick_ms).unwrap_or(2000),
+            max_frame: usize::try_from(max_frame).unwrap_or(0xf_ffff),
+            max_connections_per_address: usize::try_from(per_address).unwrap_or(0),
+            min_lease_ttl_s: i64::try_from(min_ttl).unwrap_or(2),
+            etcd_version: file.etcd.version.unwrap_or_else(|| "3.5.21".into()),
+            layouts,
+            bridges: file.bridge,
+        })
+    }
+}
+
+fn bounded(
+    value: Option<u64>,
+    default: u64,
+    range: std::ops::RangeInclusive<u64>,
+    name: &str,
+    errors: &mut Vec<String>,
+) -> u64 {
+    let value = value.unwrap_or(default);
+    if range.contains(&value) {
+        return value;
+    }
+    errors.push(format!("{name}: {value} is not within {} to {}", range.start(), range.end()));
+    default
+}
+
+fn zookeeper_servers(text: &str) -> Result<ZookeeperServers, String> {
+    let (hosts, chroot) = match text.find('/') {
+        Some(at) => (&text[..at], text[at..].trim_end_matches('/')),
+        None => (text, ""),
+    };
+    let servers: Vec<String> = hosts.split(',').map(|s| s.trim().to_owned()).collect();
+    for server in &servers {
+        let port = server.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(1..))) {
+            return Err(format!("{server:?} is not HOST:PORT (expected HOST:PORT[,HOST:PORT…][/chroot])"));
+        }
+    }
+    Ok(ZookeeperServers { servers, chroot: chroot.to_owned() })
+}
+
+fn etcd_urls(text: &str) -> Result<Vec<String>, String> {
+    let urls: Vec<String> = text.split(',').map(|s| s.trim().trim_end_matches('/').to_owned()).collect();
+    for url in &urls {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let port = rest.and_then(|r| r.rsplit_once(':')).filter(|(h, _)| !h.is_empty()).map(|(_, p)| p.parse::<u16>());
+        if !matches!(port, Some(Ok(1..))) {
+            return Err(format!("{url:?} is not a URL such as http://10.0.0.1:2379"));
+        }
+    }
+    Ok(urls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(toml: &str, change: impl FnOnce(&mut Flags)) -> Result<Config, ConfigErrors> {
+        let mut flags = Flags::default();
+        change(&mut flags);
+        Config::check(&flags, toml::from_str(toml).expect("the test's own TOML parses"))
+    }
+
+    #[test]
+    fn defaults_are_a_lone_gateway_on_loopback() {
+        let config = load("", |_| {}).expect("valid");
+        assert_eq!(config.zookeeper_listen.to_string(), "127.0.0.1:2181");
+        assert_eq!(config.etcd_listen.to_string(), "127.0.0.1:2379");
+        assert_eq!(config.admin_listen.to_string(), "127.0.0.1:8500");
+        assert_eq!((config.phase, config.protect_threshold, config.tick_ms), (Phase::Proxy, 40, 2000));
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let config = load("etcd_listen = '127.0.0.1:1'\nprotect_threshold = 50", |f| {
+            f.etcd_listen = Some("127.0.0.1:2".into());
+        })
+        .expect("valid");
+        assert_eq!((config.etcd_listen.port(), config.protect_threshold), (2, 50));
+    }
+
+    #[test]
+    fn every_error_is_named_at_once() {
+        let errors = load("protect_threshold = 0\nphase = 'prxy'\nlegacy_etcd = 'localhost'\n", |f| {
+            f.zookeeper_listen = Some("nonsense".into());
+            f.etcd_listen = Some("127.0.0.1:8500".into());
+            f.legacy_zookeeper = Some("a:1,b".into());
+            f.log_format = Some("xml".into());
+            f.admin_token = None;
+        })
+        .expect_err("bad");
+        for needle in ["protect-threshold", "prxy", "localhost", "nonsense", "\"b\"", "xml", "both 127.0.0.1:8500"] {
+            assert!(errors.to_string().contains(needle), "{needle} is missing from: {errors}");
+        }
+    }
+
+    #[test]
+    fn a_legacy_store_asks_for_a_data_folder_and_a_late_phase_for_a_legacy_store() {
+        let errors = load("", |f| f.legacy_etcd = Some("http://h:2379".into())).expect_err("bad");
+        assert!(errors.to_string().contains("data-dir"), "{errors}");
+        let errors = load("", |f| f.phase = Some("merge-new".into())).expect_err("bad");
+        assert!(errors.to_string().contains("needs a legacy store"), "{errors}");
+    }
+
+    #[test]
+    fn legacy_addresses() {
+        let ok = zookeeper_servers("a:1, b:2/app/x/").expect("valid");
+        assert_eq!((ok.servers, ok.chroot.as_str()), (vec!["a:1".to_owned(), "b:2".into()], "/app/x"));
+        for bad in ["", "a", "a:0", ":1", "a:b", "a:1,"] {
+            assert!(zookeeper_servers(bad).is_err(), "{bad}");
+        }
+        assert_eq!(etcd_urls("http://a:1/,https://b:2").expect("valid"), ["http://a:1", "https://b:2"]);
+        for bad in ["", "a:1", "ftp://a:1", "http://a", "http://:1"] {
+            assert!(etcd_urls(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_open_admin_port_asks_for_a_token() {
+        let open = |f: &mut Flags| f.admin_listen = Some("0.0.0.0:8500".into());
+        assert!(load("", open).expect_err("bad").to_string().contains("admin-token"));
+        assert!(load("admin_token = 'secret'", open).is_ok());
+    }
+}

@@ -1,0 +1,276 @@
+//! Owners that fall silent, expire or return, and what protection makes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use causeway_registry::{Health, LeaseId, LeaseKind, LeaseState, RecordKey, StoreKind};
+
+use super::registrations::path_of;
+use super::{Core, Effects, REGISTRY, Reply, ms};
+use crate::key_space::KeyCommand;
+use crate::protection::{Cause, Input, Output};
+use crate::route::Mode;
+use crate::znode_tree::TreeCommand;
+
+impl Core {
+    pub(super) fn silent(&mut self, leases: &[LeaseId], now_ms: i64, fx: &mut Effects) {
+        let mut inputs = Vec::new();
+        for lease in leases {
+            self.st.node.mark_lease(*lease, LeaseState::Silent);
+            for instance in self.instances_of(*lease) {
+                if self.instance_health(&instance).is_some_and(|h| h >= Health::Silent) {
+                    inputs.push(Input::Silent { service: instance.0, instance: instance.1 });
+                }
+            }
+        }
+        let outputs = self.st.protection.handle_all(inputs, now_ms);
+        self.carry_out(outputs, now_ms, fx);
+    }
+
+    pub(super) fn returned(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
+        self.st.node.renew(lease, ms(now_ms));
+        let ttl_ms = self.st.node.lease(lease).map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
+        let inputs = self
+            .instances_of(lease)
+            .into_iter()
+            .map(|(service, instance)| Input::Present { service, instance, source: REGISTRY.into(), ttl_ms })
+            .collect();
+        let outputs = self.st.protection.handle_all(inputs, now_ms);
+        self.carry_out(outputs, now_ms, fx);
+    }
+
+    fn instances_of(&self, lease: LeaseId) -> BTreeSet<(String, String)> {
+        self.st
+            .node
+            .by_lease(lease)
+            .filter_map(|r| self.st.registrations.get(&r.key))
+            .filter(|r| !r.removed)
+            .filter_map(|r| r.instance.clone())
+            .collect()
+    }
+
+    /// Owners whose whole timeout has passed. What no rule protects goes at once; instances are judged.
+    pub(super) fn expired(&mut self, leases: &[LeaseId], now_ms: i64, fx: &mut Effects) {
+        let leases: Vec<LeaseId> = leases.iter().copied().filter(|l| self.judged_here(*l)).collect();
+        let mut at_once: Vec<RecordKey> = Vec::new();
+        let mut instances: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for lease in &leases {
+            self.st.node.mark_lease(*lease, LeaseState::Expired);
+        }
+        for lease in &leases {
+            for key in self.owned_by(*lease) {
+                let instance = self.st.registrations.get(&key).filter(|r| !r.removed).and_then(|r| r.instance.clone());
+                let Some(instance) = instance else {
+                    at_once.push(key);
+                    continue;
+                };
+                if self.instance_health(&instance).is_some_and(|h| h < Health::Expired) {
+                    // Another registration of the instance lives: it stays in the service without this one.
+                    at_once.push(key);
+                } else {
+                    instances.entry(instance.0).or_default().insert(instance.1);
+                }
+            }
+        }
+        self.remove_judged(&at_once, now_ms, fx);
+        let inputs = instances
+            .into_iter()
+            .map(|(service, instances)| Input::Expired { service, instances, source: REGISTRY.into() })
+            .collect();
+        let outputs = self.st.protection.handle_all(inputs, now_ms);
+        self.carry_out(outputs, now_ms, fx);
+        for lease in leases {
+            // An owner with nothing left, and one that lost something, is over; one whose records are all
+            // held may still come back whole.
+            let info = self.st.node.lease(lease);
+            if info.is_none_or(|i| i.records == 0 || i.state == LeaseState::Over) || at_once_of(&at_once, self, lease) {
+                self.finish(lease, now_ms, fx);
+            }
+        }
+    }
+
+    /// Before the take-over L judges its own sessions and leases.
+    fn judged_here(&self, lease: LeaseId) -> bool {
+        match lease.kind {
+            LeaseKind::Session => self.mode(StoreKind::Zookeeper) != Mode::Relay,
+            LeaseKind::Lease => self.mode(StoreKind::Etcd) != Mode::Relay,
+            LeaseKind::Native | LeaseKind::Bridge => true,
+        }
+    }
+
+    /// Everything in the view that an owner owns, registrations and general keys alike.
+    fn owned_by(&self, lease: LeaseId) -> Vec<RecordKey> {
+        let mut keys: BTreeSet<RecordKey> = self.st.node.by_lease(lease).map(|r| r.key.clone()).collect();
+        match lease.kind {
+            LeaseKind::Session => {
+                let paths = self.st.tree.ephemerals(lease.id);
+                keys.extend(paths.map(|p| RecordKey::new(StoreKind::Zookeeper, p.as_bytes().to_vec())));
+            }
+            LeaseKind::Lease => {
+                let own = self.st.keys.lease_keys(lease.id);
+                keys.extend(own.map(|k| RecordKey::new(StoreKind::Etcd, k.clone())));
+            }
+            LeaseKind::Native | LeaseKind::Bridge => {}
+        }
+        keys.into_iter().collect()
+    }
+
+    /// Carries out what protection decided.
+    pub(super) fn carry_out(&mut self, outputs: Vec<Output>, now_ms: i64, fx: &mut Effects) {
+        let mut gone: Vec<RecordKey> = Vec::new();
+        for output in outputs {
+            match output {
+                Output::Remove { service, instances, cause } => {
+                    for id in instances {
+                        let Some(keys) = self.instances.get(&(service.clone(), id)) else { continue };
+                        gone.extend(keys.iter().filter(|k| self.may_go(k, cause)).cloned());
+                    }
+                }
+                Output::Hold { service, instance, .. } => {
+                    let keys: Vec<RecordKey> =
+                        self.instances.get(&(service, instance)).into_iter().flatten().cloned().collect();
+                    for key in keys {
+                        if self.may_go(&key, Cause::Expired) {
+                            self.st.node.set_health(&key, Health::Held);
+                        }
+                    }
+                }
+                Output::Release { .. } => {}
+                Output::Refuse { why, .. } => fx.reply = Some(Reply::OrderRefused(why.to_string())),
+                Output::Alarm(alarm) => fx.alarms.push(alarm),
+                Output::FreezeSource { source, .. } => self.freeze(&source, true, fx),
+                Output::ThawSource { source } => self.freeze(&source, false, fx),
+            }
+        }
+        if !gone.is_empty() {
+            self.remove_judged(&gone, now_ms, fx);
+            let leases: BTreeSet<LeaseId> =
+                gone.iter().filter_map(|k| self.lease_before_removal.remove(k)).collect();
+            for lease in leases {
+                self.finish(lease, now_ms, fx);
+            }
+        }
+    }
+
+    fn may_go(&self, key: &RecordKey, cause: Cause) -> bool {
+        cause == Cause::Explicit
+            || self.st.node.get(key).is_none_or(|r| matches!(r.health, Health::Expired | Health::Held))
+    }
+
+    fn freeze(&mut self, source: &str, frozen: bool, fx: &mut Effects) {
+        for (store, feed) in &mut self.feeds {
+            if store.name() == source {
+                feed.frozen = frozen;
+                if frozen {
+                    fx.resync.push(*store);
+                }
+            }
+        }
+    }
+
+    /// Removes what was judged: from the view under one number for each store, from N, from the books.
+    pub(super) fn remove_judged(&mut self, keys: &[RecordKey], now_ms: i64, fx: &mut Effects) {
+        if keys.is_empty() {
+            return;
+        }
+        let mut judged = Vec::new();
+        for key in keys {
+            if let Some(record) = self.st.node.get(key) {
+                judged.push((key.clone(), record.stamp));
+                if let Some(lease) = record.lease {
+                    self.lease_before_removal.insert(key.clone(), lease);
+                }
+            }
+        }
+        self.remove_from_view(keys, now_ms, fx);
+        self.st.node.remove_all_expired(&judged, ms(now_ms));
+        for key in keys {
+            // What was not late (an entry of a store that lost it) goes all the same.
+            self.st.node.deregister(key, ms(now_ms));
+            self.forget(key, None, now_ms, fx);
+        }
+    }
+
+    /// An owner is over. What protection holds of it stays in the view.
+    fn finish(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
+        match lease.kind {
+            LeaseKind::Session => {
+                let keep: Vec<String> = self.st.node.by_lease(lease).map(|r| path_of(&r.key)).collect();
+                if !self.st.tree.ephemerals(lease.id).all(|p| keep.iter().any(|k| **k == **p)) {
+                    let number = self.st.zxid.next(now_ms);
+                    let command = TreeCommand::CloseSession { session: lease.id, keep: keep.clone() };
+                    self.apply_tree(&command, number, now_ms, fx);
+                }
+                if let Some(session) = self.st.sessions.close(lease.id) {
+                    fx.close.extend(session.connection);
+                    fx.over.push(session);
+                }
+                self.over(lease, keep.is_empty(), now_ms);
+            }
+            LeaseKind::Lease => {
+                let keep: Vec<Bytes> = self.st.node.by_lease(lease).map(|r| r.key.key.clone()).collect();
+                let held = !keep.is_empty();
+                if self.st.keys.lease(lease.id).is_some() {
+                    self.apply_keys(&KeyCommand::LeaseRevoke { id: lease.id, keep }, now_ms, fx);
+                    fx.leases_over.push(lease.id);
+                }
+                self.over(lease, !held, now_ms);
+            }
+            LeaseKind::Native | LeaseKind::Bridge => {
+                let empty = self.st.node.by_lease(lease).next().is_none();
+                self.over(lease, empty, now_ms);
+            }
+        }
+    }
+
+    fn over(&mut self, lease: LeaseId, empty: bool, now_ms: i64) {
+        if empty {
+            self.st.node.close_lease(lease, ms(now_ms));
+        } else {
+            self.st.node.mark_lease(lease, LeaseState::Over);
+        }
+    }
+
+    /// An operator's order to protection.
+    pub(super) fn order(&mut self, input: Input, now_ms: i64, fx: &mut Effects) {
+        let hold = match &input {
+            Input::HoldExplicit { service: None, order } => Some(order.expires_ms),
+            Input::HoldExplicitEnd { service: None } => Some(0),
+            _ => None,
+        };
+        let outputs = self.st.protection.handle(input, now_ms);
+        self.carry_out(outputs, now_ms, fx);
+        if let (Some(until), None) = (hold, &fx.reply) {
+            self.st.explicit_hold_until_ms = until;
+        }
+        if fx.reply.is_none() {
+            fx.reply = Some(Reply::None);
+        }
+    }
+
+    /// The process started on a recovered state: every owner gets its whole timeout anew, and sources owe
+    /// a whole snapshot before anything of theirs is removed implicitly.
+    pub(super) fn started(&mut self, incarnation: u64, now_ms: i64, fx: &mut Effects) {
+        self.st.node.restart(incarnation, ms(now_ms));
+        self.st.protection.set_settings(self.settings.protection.clone());
+        let sources = self.feeds.keys().map(|s| s.name().to_owned()).collect();
+        let outputs = self.st.protection.handle(Input::Started { sources }, now_ms);
+        self.carry_out(outputs, now_ms, fx);
+        for feed in self.feeds.values_mut() {
+            *feed = super::Feed::default();
+        }
+        self.dirty = self.st.registrations.keys().filter(|k| self.feeds.contains_key(&k.store)).cloned().collect();
+    }
+}
+
+/// Whether something of an owner was removed at once.
+fn at_once_of(removed: &[RecordKey], core: &mut Core, lease: LeaseId) -> bool {
+    let mut any = false;
+    for key in removed {
+        if core.lease_before_removal.get(key) == Some(&lease) {
+            core.lease_before_removal.remove(key);
+            any = true;
+        }
+    }
+    any
+}

@@ -1,0 +1,448 @@
+//! The legacy stores: what they show, what it means here, and what they lack.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use causeway_registry::{Health, LeaseKind, RecordKey, StoreKind};
+
+use super::registrations::{Actor, BRIDGE_OWNER, path_of};
+use super::{Core, Effects, LegacyEntry, LegacyEvent, LegacyMeta, Registration, ms};
+use crate::converge::{Absence, Action, InLegacy, InNew, LegacyOwner, Situation, converge};
+use crate::key_space::{KeyCommand, KeyValue};
+use crate::layout::NodeKind;
+use crate::merge::{Presence, Sources, visible};
+use crate::protection::{Cause, Input};
+use crate::route::Mode;
+use crate::znode_tree::{Acl, Stat, TreeCommand, perms};
+
+/// Whose session or lease an entry in L shall have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WantedOwner {
+    /// The session behind this client's session.
+    Session(i64),
+    /// The lease with the client's own id.
+    Lease(i64),
+    /// A session or lease of the gateway's own (bridges).
+    Gateway,
+    /// None: it stays until removed.
+    Nobody,
+}
+
+/// One step toward what L shall have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// What to do.
+    pub action: Action,
+    /// Which registration.
+    pub key: RecordKey,
+    /// The wanted value.
+    pub value: Option<Bytes>,
+    /// Its owner in L.
+    pub owner: WantedOwner,
+    /// What L had when last seen: the condition of the write.
+    pub seen: Option<LegacyEntry>,
+    /// ACL of a znode.
+    pub acl: Vec<Acl>,
+}
+
+/// The feeds.
+impl Core {
+    pub(super) fn legacy_event(&mut self, store: StoreKind, event: &LegacyEvent, now_ms: i64, fx: &mut Effects) {
+        match event {
+            LegacyEvent::SnapshotStart => {
+                if let Some(feed) = self.feeds.get_mut(&store) {
+                    feed.seen = Some(BTreeSet::new());
+                }
+            }
+            LegacyEvent::Put(entry) => {
+                if let Some(seen) = self.feeds.get_mut(&store).and_then(|f| f.seen.as_mut()) {
+                    seen.insert(entry.key.clone());
+                }
+                self.legacy_put(store, entry, now_ms, fx);
+            }
+            LegacyEvent::Delete { key, mark } => {
+                let key = RecordKey::new(store, key.clone());
+                let stale = self.st.registrations.get(&key).and_then(|r| r.legacy.as_ref()).is_some_and(|l| l.mark > *mark);
+                if !stale {
+                    self.legacy_gone(vec![key], *mark, Absence::WhileWatched, now_ms, fx);
+                }
+            }
+            LegacyEvent::SnapshotDone { mark } => self.legacy_whole(store, *mark, now_ms, fx),
+            LegacyEvent::Lost { reason } => {
+                if let Some(feed) = self.feeds.get_mut(&store) {
+                    feed.whole = false;
+                    feed.seen = None;
+                    feed.trouble = Some(reason.clone());
+                }
+                let input = Input::SourceFrozen { source: store.name().into(), reason: reason.clone() };
+                let outputs = self.st.protection.handle(input, now_ms);
+                self.carry_out(outputs, now_ms, fx);
+            }
+        }
+    }
+
+    fn legacy_whole(&mut self, store: StoreKind, mark: i64, now_ms: i64, fx: &mut Effects) {
+        let Some(feed) = self.feeds.get_mut(&store) else { return };
+        let Some(seen) = feed.seen.take() else { return };
+        feed.whole = true;
+        feed.trouble = None;
+        self.follow_number(store, mark);
+        self.st.imported.insert(store);
+        let missing: Vec<RecordKey> = self
+            .st
+            .registrations
+            .iter()
+            .filter(|(k, r)| k.store == store && r.legacy.is_some() && !seen.contains(&k.key))
+            .map(|(k, _)| k.clone())
+            .collect();
+        self.legacy_gone(missing, mark, Absence::StoreLost, now_ms, fx);
+        // What shall be there and was never confirmed is looked at again as well.
+        let all: Vec<RecordKey> = self.st.registrations.keys().filter(|k| k.store == store).cloned().collect();
+        self.dirty.extend(all);
+        let outputs = self.st.protection.handle(Input::SourceWhole { source: store.name().into() }, now_ms);
+        self.carry_out(outputs, now_ms, fx);
+    }
+
+    /// While L gives out the numbers they are followed.
+    fn follow_number(&mut self, store: StoreKind, mark: i64) {
+        if self.mode(store) != Mode::Relay {
+            return;
+        }
+        match store {
+            StoreKind::Zookeeper => self.st.zxid.follow(mark),
+            StoreKind::Etcd => {
+                self.st.revision.follow(mark);
+                self.st.keys.raise_revision(mark);
+            }
+            StoreKind::Native => {}
+        }
+    }
+
+    fn legacy_put(&mut self, store: StoreKind, entry: &LegacyEntry, now_ms: i64, fx: &mut Effects) {
+        let key = RecordKey::new(store, entry.key.clone());
+        self.follow_number(store, entry.mark);
+        let known = self.st.registrations.get(&key).and_then(|r| r.legacy.as_ref()).map(|l| l.mark);
+        if known.is_some_and(|m| m > entry.mark) {
+            return;
+        }
+        if self.mode(store) == Mode::Relay {
+            self.show(&key, entry, now_ms, fx);
+            self.note(&key, entry);
+            return;
+        }
+        let ours = self.is_ours(&key, entry);
+        let (in_new, removed, imported) = {
+            let reg = self.st.registrations.get(&key);
+            (
+                self.st.node.get(&key).is_some(),
+                reg.is_some_and(|r| r.removed),
+                reg.is_some_and(|r| r.imported),
+            )
+        };
+        let news = known != Some(entry.mark);
+        let import = match (in_new, removed, ours) {
+            // Our own copy: N's record or tombstone is the truth.
+            (true, _, true) | (_, true, true) => false,
+            // A direct writer's newer entry: of a record that is imported anyway, or that N lacks. A living
+            // client's record is not overwritten by it; the difference is shown.
+            (true, _, false) => news && (imported || entry.owner == 0),
+            (false, true, false) => news,
+            (false, false, _) => true,
+        };
+        if import {
+            self.show(&key, entry, now_ms, fx);
+        }
+        self.note(&key, entry);
+        self.touch(&key);
+        if import && !ours {
+            if let Some(reg) = self.st.registrations.get_mut(&key) {
+                reg.imported = true;
+            }
+        }
+    }
+
+    fn note(&mut self, key: &RecordKey, entry: &LegacyEntry) {
+        if let Some(reg) = self.st.registrations.get_mut(key) {
+            reg.legacy = Some(entry.clone());
+        }
+    }
+
+    /// Whether an entry in L is Causeway's own writing for one of its clients.
+    fn is_ours(&self, key: &RecordKey, entry: &LegacyEntry) -> bool {
+        if self.st.own_owners.contains(&(key.store, entry.owner)) {
+            return true;
+        }
+        match key.store {
+            StoreKind::Zookeeper if entry.owner != 0 => self.st.sessions.by_legacy_owner(entry.owner).is_some(),
+            StoreKind::Etcd if entry.owner != 0 => self.st.keys.lease(entry.owner).is_some(),
+            _ => {
+                // Without an owner only the content can tell.
+                let same = self.seen(key).is_some_and(|s| s.value == entry.value.clone().unwrap_or_default());
+                same && !self.st.registrations.get(key).is_some_and(|r| r.imported)
+            }
+        }
+    }
+
+    /// Puts an entry of L into the view, and so into N.
+    fn show(&mut self, key: &RecordKey, entry: &LegacyEntry, now_ms: i64, fx: &mut Effects) {
+        if !self.owns(key.store, &key.key) {
+            return;
+        }
+        // Records begin with the numbers that L gave them, as long as no client has seen ours.
+        let as_given = self.mode(key.store) == Mode::Relay || !self.st.imported.contains(&key.store);
+        match (&entry.meta, key.store) {
+            (LegacyMeta::Znode { stat, acl }, StoreKind::Zookeeper) => {
+                let path = path_of(key);
+                let owner = self.st.sessions.by_legacy_owner(entry.owner).map_or(entry.owner, |s| s.id);
+                let number = if as_given { entry.mark } else { self.st.zxid.next(now_ms) };
+                let acl = if acl.is_empty() { vec![Acl::world(perms::ALL)] } else { acl.clone() };
+                let stat = if as_given {
+                    Stat { ephemeral_owner: owner, ..*stat }
+                } else {
+                    let here = self.st.tree.node(&path).map(|n| n.stat());
+                    Stat {
+                        czxid: here.map_or(number, |s| s.czxid),
+                        mzxid: number,
+                        pzxid: here.map_or(number, |s| s.pzxid),
+                        version: here.map_or(0, |s| s.version.wrapping_add(1)),
+                        cversion: here.map_or(0, |s| s.cversion),
+                        num_children: here.map_or(0, |s| s.num_children),
+                        ephemeral_owner: owner,
+                        ..*stat
+                    }
+                };
+                let import = TreeCommand::Import { path, data: entry.value.clone(), acl, stat };
+                self.apply_tree(&import, number, now_ms, fx);
+            }
+            (LegacyMeta::Pair { create_revision, version }, StoreKind::Etcd) => {
+                let (create_revision, mod_revision, version) =
+                    if as_given { (*create_revision, entry.mark, *version) } else { (0, 0, 0) };
+                let kv = KeyValue {
+                    key: key.key.clone(),
+                    value: entry.value.clone().unwrap_or_default(),
+                    create_revision,
+                    mod_revision,
+                    version,
+                    lease: entry.owner,
+                };
+                self.apply_keys(&KeyCommand::Import { kv }, now_ms, fx);
+            }
+            _ => return,
+        }
+        self.sync_present(key, Actor::NOBODY, now_ms, fx);
+    }
+
+    /// Entries that L does not have any more.
+    fn legacy_gone(&mut self, keys: Vec<RecordKey>, mark: i64, absence: Absence, now_ms: i64, fx: &mut Effects) {
+        let mut missing: BTreeMap<(String, StoreKind), BTreeSet<String>> = BTreeMap::new();
+        let mut at_once = Vec::new();
+        for key in keys {
+            let relay = self.mode(key.store) == Mode::Relay;
+            self.follow_number(key.store, mark);
+            let Some(reg) = self.st.registrations.get_mut(&key) else {
+                if relay {
+                    at_once.push(key);
+                }
+                continue;
+            };
+            reg.legacy = None;
+            reg.absence = absence;
+            if reg.removed {
+                self.st.registrations.remove(&key);
+                self.dirty.remove(&key);
+                continue;
+            }
+            let (imported, instance, bridged) = (reg.imported, reg.instance.clone(), reg.bridge_of.is_some());
+            let lives = !imported && self.st.node.get(&key).is_some_and(|r| r.lease.is_some());
+            if bridged || (!relay && (lives || !imported)) {
+                // Its owner's truth stands; converge decides between a loss and somebody's delete.
+                self.touch(&key);
+                continue;
+            }
+            match instance {
+                Some(instance) if self.instances.get(&instance).is_some_and(|s| s.len() == 1) => {
+                    self.st.node.set_health(&key, Health::Expired);
+                    missing.entry((instance.0, key.store)).or_default().insert(instance.1);
+                    if relay {
+                        at_once.push(key);
+                    }
+                }
+                _ => at_once.push(key),
+            }
+        }
+        // Before the take-over L's verdict stands and protection only reports.
+        let inputs = missing
+            .into_iter()
+            .map(|((service, store), instances)| Input::Missing {
+                service,
+                instances,
+                source: store.name().into(),
+                cause: Cause::Unknown,
+            })
+            .collect();
+        let outputs = self.st.protection.handle_all(inputs, now_ms);
+        self.carry_out(outputs, now_ms, fx);
+        self.remove_judged(&at_once, now_ms, fx);
+    }
+
+    /// Notes that L has acknowledged what the view holds.
+    pub(super) fn confirm(&mut self, key: &RecordKey, mark: i64) {
+        let Some(seen) = self.seen(key) else { return };
+        let owner = match key.store {
+            StoreKind::Zookeeper => {
+                self.st.sessions.get(seen.owner).and_then(|s| s.legacy.as_ref()).map_or(seen.owner, |l| l.id)
+            }
+            _ => seen.owner,
+        };
+        let meta = match key.store {
+            StoreKind::Zookeeper => {
+                let node = self.st.tree.node(&path_of(key));
+                LegacyMeta::Znode {
+                    // L's own version is not in every reply: -1 says that it is not known.
+                    stat: Stat { version: -1, mzxid: mark, ..node.map(|n| n.stat()).unwrap_or_default() },
+                    acl: node.map(|n| n.acl().to_vec()).unwrap_or_default(),
+                }
+            }
+            _ => LegacyMeta::Pair { create_revision: 0, version: 0 },
+        };
+        let entry = LegacyEntry { key: key.key.clone(), value: Some(seen.value), owner, mark, meta };
+        self.note(key, &entry);
+        self.touch(key);
+    }
+
+    /// Somebody removed a living owner's entry in L while L was whole: a foreign removal.
+    pub(super) fn take_removal(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
+        let Some(instance) = self.st.registrations.get(key).map(|r| r.instance.clone()) else { return };
+        let Some((service, id)) = instance else {
+            self.remove_judged(std::slice::from_ref(key), now_ms, fx);
+            return;
+        };
+        let ids: BTreeSet<String> = [id].into();
+        if self.st.protection.would_refuse_foreign(&service, &ids, key.store.name(), now_ms) {
+            // Held: the owner's truth is asserted again.
+            if let Some(reg) = self.st.registrations.get_mut(key) {
+                reg.absence = Absence::StoreLost;
+            }
+            self.touch(key);
+            return;
+        }
+        self.remove_from_view(std::slice::from_ref(key), now_ms, fx);
+        self.sync_absent(key, Cause::Foreign, now_ms, fx);
+    }
+}
+
+/// Convergence.
+impl Core {
+    /// Registrations that L may have to follow, in order, at most `limit`.
+    pub fn dirty(&self, limit: usize) -> Vec<RecordKey> {
+        self.dirty.iter().take(limit).cloned().collect()
+    }
+
+    /// Number of registrations that L may have to follow.
+    pub fn backlog(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// The registration is as L shall have it (or cannot be, until something changes).
+    pub fn settled(&mut self, key: &RecordKey) {
+        self.dirty.remove(key);
+    }
+
+    /// Whose session or lease shall own the entry in L.
+    pub fn wanted_owner(&self, key: &RecordKey) -> WantedOwner {
+        if self.st.registrations.get(key).is_some_and(|r| r.bridge_of.is_some()) {
+            return WantedOwner::Gateway;
+        }
+        match self.st.node.get(key).and_then(|r| r.lease) {
+            Some(lease) if lease.kind == LeaseKind::Session => WantedOwner::Session(lease.id),
+            Some(lease) if lease.kind == LeaseKind::Lease => WantedOwner::Lease(lease.id),
+            _ => WantedOwner::Nobody,
+        }
+    }
+
+    /// The next step toward what L shall have of a registration. `owner` is what the shell knows of the
+    /// owner's session or lease there.
+    pub fn wanted(&self, key: &RecordKey, owner: LegacyOwner) -> Option<Wanted> {
+        let reg = self.st.registrations.get(key)?;
+        let feed = self.feeds.get(&key.store)?;
+        let relay = self.mode(key.store) == Mode::Relay;
+        if (relay && reg.bridge_of.is_none()) || (reg.imported && !reg.removed) || feed.frozen {
+            return None;
+        }
+        let seen = self.seen(key);
+        let new = match (self.st.node.get(key), reg.removed) {
+            (_, true) => InNew::Tombstone,
+            (Some(r), false) if matches!(r.health, Health::Held | Health::Expired) => InNew::Held,
+            (Some(_), false) => InNew::Live,
+            (None, false) => InNew::None,
+        };
+        let legacy = match &reg.legacy {
+            None => InLegacy::Absent,
+            Some(entry) => {
+                let owned = match self.wanted_owner(key) {
+                    WantedOwner::Session(id) => {
+                        let current = self.st.sessions.get(id).and_then(|s| s.legacy.as_ref()).map(|l| l.id);
+                        Some(entry.owner) == current
+                    }
+                    WantedOwner::Lease(id) => entry.owner == id,
+                    WantedOwner::Gateway => self.st.own_owners.contains(&(key.store, entry.owner)),
+                    WantedOwner::Nobody => true,
+                };
+                let same = seen.as_ref().is_some_and(|s| s.value == entry.value.clone().unwrap_or_default());
+                match (owned, same, self.is_ours(key, entry)) {
+                    (true, true, _) => InLegacy::Ours,
+                    (true, false, _) | (false, _, true) => InLegacy::OursOld,
+                    (false, _, false) => InLegacy::Foreign,
+                }
+            }
+        };
+        let phase = self.st.phase.phase();
+        let action = converge(Situation { phase, new, legacy, owner, absence: reg.absence });
+        let acl = match key.store {
+            StoreKind::Zookeeper => self.st.tree.node(&path_of(key)).map(|n| n.acl().to_vec()).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        Some(Wanted {
+            action,
+            key: key.clone(),
+            value: seen.map(|s| s.value),
+            owner: self.wanted_owner(key),
+            seen: reg.legacy.clone(),
+            acl,
+        })
+    }
+
+    /// Whether an owner is a bridge's.
+    pub fn is_bridge_owner(owner: i64) -> bool {
+        owner == BRIDGE_OWNER
+    }
+}
+
+/// What readers see of a registration.
+impl Core {
+    pub(super) fn shall_be_visible(&self, key: &RecordKey, reg: &Registration) -> bool {
+        let record = self.st.node.get(key);
+        let present = |p: bool| if p { Presence::Present } else { Presence::Absent };
+        let sources = Sources {
+            legacy: present(reg.legacy.is_some()),
+            new: present(record.is_some()),
+            removed_by_owner: reg.removed,
+            held: record.is_some_and(|r| r.health == Health::Held),
+        };
+        visible(self.st.phase.phase(), sources)
+    }
+
+    /// Shows what L alone has, when a phase begins to count L.
+    pub(super) fn show_legacy(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
+        if let Some(entry) = self.st.registrations.get(key).and_then(|r| r.legacy.clone()) {
+            self.show(key, &entry, now_ms, fx);
+            self.note(key, &entry);
+        }
+    }
+
+    /// Persistent and bridged records have no session or lease of a client in L.
+    pub fn is_persistent(kind: NodeKind) -> bool {
+        !kind.is_owned()
+    }
+
+}
