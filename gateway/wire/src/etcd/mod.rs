@@ -5,6 +5,7 @@ use crate::etcd::messages::etcdserverpb::ResponseHeader;
 pub mod error;
 pub mod lease_stream;
 pub mod messages;
+mod watch_split;
 pub mod watch_stream;
 
 pub use error::EtcdError;

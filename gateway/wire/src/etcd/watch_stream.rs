@@ -12,6 +12,7 @@ use crate::etcd::messages::etcdserverpb::watch_request::RequestUnion;
 use crate::etcd::messages::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use crate::etcd::messages::mvccpb::Event;
 use crate::etcd::messages::mvccpb::event::EventType;
+use crate::etcd::watch_split::{encoded_event_len, split};
 
 /// What etcd puts into `watch_id` when an answer belongs to no single watcher.
 pub const NO_WATCH_ID: i64 = -1;
@@ -109,6 +110,12 @@ pub struct WatchStream {
     actions: VecDeque<WatchAction>,
     output: VecDeque<WatchResponse>,
     queued_bytes: usize,
+    /// Size of the events that wait for the announcement of their watcher.
+    early_bytes: usize,
+    /// Ids of watchers that are over, oldest first. May name ids that the client canceled since.
+    over: VecDeque<i64>,
+    /// Watchers that are over and still have their id.
+    over_count: usize,
 }
 
 #[derive(Debug)]
@@ -117,7 +124,6 @@ enum Pending {
     Refuse { reason: String, revision: i64 },
     Cancel(i64),
     ProgressRequest,
-    Progress(i64),
 }
 
 #[derive(Debug)]
@@ -176,6 +182,9 @@ impl WatchStream {
             actions: VecDeque::new(),
             output: VecDeque::new(),
             queued_bytes: 0,
+            early_bytes: 0,
+            over: VecDeque::new(),
+            over_count: 0,
         }
     }
 
@@ -235,6 +244,7 @@ impl WatchStream {
                 self.send_events(id, fragment, revision, events);
             }
             WatcherPhase::Asked | WatcherPhase::Created { .. } => {
+                self.early_bytes += events.iter().map(encoded_event_len).sum::<usize>();
                 watcher.early.push(Early::Events { revision, events });
             }
             WatcherPhase::Denied { .. } | WatcherPhase::Over => {}
@@ -256,12 +266,18 @@ impl WatchStream {
         );
     }
 
-    /// Every watcher of the stream has all events up to `revision`. Sent with id -1, if the stream has a watcher and
-    /// none that starts later (etcd: `watchableStore.progressIfSync`).
+    /// Every watcher of the stream has all events up to `revision`. Sent with id -1, if a watcher is announced and none
+    /// of them starts later (etcd: `watchableStore.progressIfSync`).
     pub fn progress(&mut self, revision: i64) {
         self.revision = self.revision.max(revision);
-        self.pending.push_back(Pending::Progress(revision));
-        self.run_pending();
+        let is_announced =
+            |watcher: &&Watcher| matches!(watcher.phase, WatcherPhase::Announced { .. });
+        let mut announced = self.watchers.values().filter(is_announced).peekable();
+        if announced.peek().is_some() && announced.all(|watcher| watcher.start_revision <= revision)
+        {
+            let progress = self.response(NO_WATCH_ID, revision);
+            self.send(progress);
+        }
     }
 
     /// Watchers that asked for progress and got no event since the last call. Answer each that has all events up to
@@ -310,10 +326,10 @@ impl WatchStream {
         self.pending.len() < self.limits.max_pending
     }
 
-    /// Encoded size of the messages that wait. A caller that cannot send stops feeding events at a bound of its own
+    /// Encoded size of the messages and events that wait. A caller that cannot send stops feeding events at a bound of its own
     /// and takes them from history later: a slow watcher loses nothing.
     pub fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.queued_bytes + self.early_bytes
     }
 
     /// Watchers that have to be stopped when the stream is gone.
@@ -345,7 +361,7 @@ impl WatchStream {
             Some(EMPTY_RANGE)
         } else if create.watch_id != 0 && self.is_taken(create.watch_id) {
             Some(DUPLICATE_ID)
-        } else if self.watchers.len() >= self.limits.max_watchers {
+        } else if self.watchers.len() - self.over_count >= self.limits.max_watchers {
             Some(EtcdError::TooManyRequests.message())
         } else {
             None
@@ -409,6 +425,7 @@ impl WatchStream {
             WatcherPhase::Announced { id } => {
                 watcher.phase = WatcherPhase::Over;
                 self.send_end(id, early);
+                self.keep_id(id);
             }
             WatcherPhase::Asked | WatcherPhase::Created { .. } => watcher.early.push(early),
             WatcherPhase::Denied { .. } | WatcherPhase::Over => {}
@@ -428,7 +445,6 @@ impl WatchStream {
                 Pending::Refuse { reason, revision } => self.send_refusal(reason, revision),
                 Pending::Cancel(id) => self.cancel(id),
                 Pending::ProgressRequest => self.actions.push_back(WatchAction::Progress),
-                Pending::Progress(revision) => self.send_progress(revision),
             }
         }
     }
@@ -443,7 +459,9 @@ impl WatchStream {
             WatcherPhase::Denied { reason, revision } => {
                 let (reason, revision) = (reason.clone(), *revision);
                 self.chosen.remove(&watcher.chosen_id);
-                self.watchers.remove(&key);
+                if let Some(watcher) = self.watchers.remove(&key) {
+                    self.early_bytes -= early_len(&watcher.early);
+                }
                 self.send_refusal(reason, revision);
                 return true;
             }
@@ -463,6 +481,7 @@ impl WatchStream {
         watcher.phase = WatcherPhase::Announced { id };
         let fragment = watcher.fragment;
         let early = std::mem::take(&mut watcher.early);
+        self.early_bytes -= early_len(&early);
         self.chosen.remove(&id);
         self.keys.insert(id, key);
         let created = WatchResponse {
@@ -487,17 +506,34 @@ impl WatchStream {
         true
     }
 
+    /// A watcher that is over keeps its id, as in etcd, where such ids pile up; here the oldest are let go.
+    fn keep_id(&mut self, id: i64) {
+        self.over_count += 1;
+        self.over.push_back(id);
+        if self.over.len() <= self.limits.max_watchers {
+            return;
+        }
+        if let Some(oldest) = self.over.pop_front()
+            && let Some(key) = self.keys.get(&oldest).copied()
+            && self
+                .watchers
+                .get(&key)
+                .is_some_and(|watcher| watcher.phase == WatcherPhase::Over)
+        {
+            self.keys.remove(&oldest);
+            self.watchers.remove(&key);
+            self.over_count -= 1;
+        }
+    }
+
     /// A known watcher is answered, an unknown one is not (etcd: `v3rpc/watch.go`).
     fn cancel(&mut self, id: i64) {
         let Some(key) = self.keys.remove(&id) else {
             return;
         };
-        let was_live = self
-            .watchers
-            .remove(&key)
-            .is_some_and(|watcher| watcher.phase != WatcherPhase::Over);
-        if was_live {
-            self.actions.push_back(WatchAction::Cancel(key));
+        match self.watchers.remove(&key) {
+            Some(watcher) if watcher.phase == WatcherPhase::Over => self.over_count -= 1,
+            _ => self.actions.push_back(WatchAction::Cancel(key)),
         }
         let canceled = WatchResponse {
             canceled: true,
@@ -514,18 +550,6 @@ impl WatchStream {
             ..self.response(NO_WATCH_ID, revision)
         };
         self.send(refused);
-    }
-
-    fn send_progress(&mut self, revision: i64) {
-        let mut live = self
-            .watchers
-            .values()
-            .filter(|watcher| watcher.phase != WatcherPhase::Over)
-            .peekable();
-        if live.peek().is_some() && live.all(|watcher| watcher.start_revision <= revision) {
-            let progress = self.response(NO_WATCH_ID, revision);
-            self.send(progress);
-        }
     }
 
     fn send_end(&mut self, id: i64, early: Early) {
@@ -546,55 +570,11 @@ impl WatchStream {
         self.send(response);
     }
 
-    /// Splits between revisions where a message would be too large, and inside one only into fragments.
     fn send_events(&mut self, id: i64, fragment: bool, revision: i64, events: Vec<Event>) {
-        let frame = WatchResponse {
-            fragment: true,
-            ..self.response(id, revision)
-        };
-        let base = frame.encoded_len();
-        let mut batch = Vec::new();
-        let mut batch_len = base;
-        for group in by_revision(events) {
-            let group_len: usize = group.iter().map(encoded_event_len).sum();
-            if !batch.is_empty() && batch_len + group_len > self.limits.max_message {
-                self.send_batch(&frame, std::mem::take(&mut batch), false);
-                batch_len = base;
-            }
-            if fragment && base + group_len > self.limits.max_message {
-                self.send_fragments(&frame, group);
-            } else {
-                batch.extend(group);
-                batch_len += group_len;
-            }
+        let frame = self.response(id, revision);
+        for message in split(&frame, events, fragment, self.limits.max_message) {
+            self.send(message);
         }
-        if !batch.is_empty() {
-            self.send_batch(&frame, batch, false);
-        }
-    }
-
-    fn send_fragments(&mut self, frame: &WatchResponse, group: Vec<Event>) {
-        let base = frame.encoded_len();
-        let mut part = Vec::new();
-        let mut part_len = base;
-        for event in group {
-            let event_len = encoded_event_len(&event);
-            if !part.is_empty() && part_len + event_len > self.limits.max_message {
-                self.send_batch(frame, std::mem::take(&mut part), true);
-                part_len = base;
-            }
-            part.push(event);
-            part_len += event_len;
-        }
-        self.send_batch(frame, part, false);
-    }
-
-    fn send_batch(&mut self, frame: &WatchResponse, events: Vec<Event>, fragment: bool) {
-        self.send(WatchResponse {
-            events,
-            fragment,
-            ..frame.clone()
-        });
     }
 
     fn response(&self, watch_id: i64, revision: i64) -> WatchResponse {
@@ -620,24 +600,12 @@ impl Watcher {
     }
 }
 
-fn by_revision(events: Vec<Event>) -> Vec<Vec<Event>> {
-    let revision_of = |event: &Event| event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
-    let mut groups: Vec<Vec<Event>> = Vec::new();
-    for event in events {
-        match groups.last_mut() {
-            Some(group) if group.last().map(revision_of) == Some(revision_of(&event)) => {
-                group.push(event)
-            }
-            _ => groups.push(vec![event]),
-        }
-    }
-    groups
-}
-
-/// Bytes that an event adds to a message: its own, the tag and its length.
-fn encoded_event_len(event: &Event) -> usize {
-    let length = event.encoded_len();
-    length + 1 + prost::length_delimiter_len(length)
+fn early_len(early: &[Early]) -> usize {
+    let len_of = |early: &Early| match early {
+        Early::Events { events, .. } => events.iter().map(encoded_event_len).sum(),
+        Early::Compacted { .. } | Early::Ended { .. } => 0,
+    };
+    early.iter().map(len_of).sum()
 }
 
 #[cfg(test)]

@@ -43,7 +43,8 @@ impl FrameDecoder {
 
     /// The next frame without its prefix. `Ok(None)`: more bytes are needed; `Err`: close the connection.
     ///
-    /// A bad length is refused as soon as its four bytes are there; space is reserved only for a good one.
+    /// A bad length is refused as soon as its four bytes are there. Nothing is allocated for a length that was only
+    /// promised: the buffer grows with the bytes that come.
     pub fn next(&self, buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
         let Some(prefix) = buffer.first_chunk::<4>() else {
             return Ok(None);
@@ -58,7 +59,6 @@ impl FrameDecoder {
         }
         let whole = length + 4;
         if buffer.len() < whole {
-            buffer.reserve(whole - buffer.len());
             return Ok(None);
         }
         buffer.advance(4);
