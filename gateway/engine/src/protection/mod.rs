@@ -82,9 +82,12 @@ impl Protection {
         while let Some(at) = self.next_timeout().filter(|at| *at <= horizon) {
             self.step(Vec::new(), at.max(self.now_ms), horizon, &mut out);
         }
+        let late = std::mem::take(&mut out);
         inputs.sort();
         self.step(inputs, horizon, horizon, &mut out);
-        out
+        let mut all = self.without_the_living(late);
+        all.append(&mut out);
+        all
     }
 
     /// When to send the next [`Input::Tick`] at the latest, in milliseconds.
@@ -100,6 +103,8 @@ impl Protection {
         let calm = self.world.losing_ends(&self.settings);
         let times = services.into_iter().chain(thaws).chain(overrides);
         let times = times.chain(holds).chain(calm.filter(|_| waits_for_calm));
+        let mass = self.world.explicit_ends(&self.settings);
+        let times = times.chain(mass.filter(|_| self.world.mass_explicit));
         times.min()
     }
 
@@ -122,7 +127,8 @@ impl Protection {
         let Some(found) = self.services.get(service) else {
             return false;
         };
-        if self.world.reports_only(service) {
+        let known = instances.iter().any(|id| found.instances.contains_key(id));
+        if !known || self.world.reports_only(service) {
             return false;
         }
         let toll = self.world.toll(source, Some((service, instances)));
@@ -198,6 +204,38 @@ impl Protection {
     }
 
     // --- one moment ---
+
+    /// A timer that ran late may have removed what an input of the same call brought back: to the
+    /// caller, which did not see it go, it was only held until now.
+    fn without_the_living(&self, late: Vec<Output>) -> Vec<Output> {
+        let mut out = Vec::with_capacity(late.len());
+        for output in late {
+            let Output::Remove {
+                service,
+                instances,
+                cause,
+            } = output
+            else {
+                out.push(output);
+                continue;
+            };
+            let found = self.services.get(&service);
+            let lives = |id: &InstanceId| found.is_some_and(|s| s.instances.contains_key(id));
+            let (living, gone): (Vec<_>, Vec<_>) = instances.into_iter().partition(lives);
+            out.extend(living.into_iter().map(|instance| Output::Release {
+                service: service.clone(),
+                instance,
+            }));
+            if !gone.is_empty() {
+                out.push(Output::Remove {
+                    service,
+                    instances: gone,
+                    cause,
+                });
+            }
+        }
+        out
+    }
 
     fn step(&mut self, inputs: Vec<Input>, now: i64, horizon: i64, out: &mut Vec<Output>) {
         self.now_ms = now;

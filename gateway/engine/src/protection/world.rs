@@ -320,6 +320,12 @@ impl World {
         Some(at + settings.brake_window_ms)
     }
 
+    /// When the next explicit removal leaves its window.
+    pub(super) fn explicit_ends(&self, settings: &Settings) -> Option<i64> {
+        let oldest = self.explicit.values().filter_map(VecDeque::front).min()?;
+        Some(oldest + settings.explicit_window_ms)
+    }
+
     /// "While no source is frozen and under 10% of services lose anything." The service itself
     /// is not counted: a lone service would never see the end of its hold.
     pub(super) fn is_calm_for(&self, service: &str, settings: &Settings) -> bool {
