@@ -8,7 +8,7 @@
 //! `causeway-wire`, `prost`, `prost-types`, `tonic-prost-build`. Its `build.rs` (`build_client` or `build_server` may
 //! be false):
 //!
-//! ```ignore
+//! ```text
 //! use prost::Message;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +31,7 @@
 //!
 //! And in its code:
 //!
-//! ```ignore
+//! ```text
 //! #[allow(missing_docs, unreachable_pub, clippy::all)]
 //! mod services {
 //!     pub mod etcdserverpb { tonic::include_proto!("etcdserverpb"); }
