@@ -576,6 +576,18 @@ fn expected_falls_by_owners_ack_and_six_hours_only() {
 }
 
 #[test]
+fn the_six_hours_start_at_the_last_change() {
+    let mut rig = Rig::with(4, Settings::default());
+    rig.register(S, 4..5);
+    rig.wait(11 * MINUTE);
+    rig.expire(4..5);
+    rig.wait(6 * HOUR - 1);
+    assert_eq!(rig.report().expected, 5);
+    rig.wait(1);
+    assert_eq!(rig.report().expected, 4);
+}
+
+#[test]
 fn many_owners_at_once_lower_expected_by_their_number() {
     let mut rig = Rig::with(10, Settings::default());
     rig.deregister(0..7);
