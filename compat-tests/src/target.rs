@@ -153,11 +153,26 @@ pub struct ZooKeeper {
     name: String,
     dir: PathBuf,
     port: u16,
+    options: &'static [&'static str],
 }
+
+/// For tests: one thread of garbage collection, and only the quick compiler, so that it starts fast.
+const QUICK_START: &[&str] = &["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+/// For measurements: compiled as well as Java can.
+const FULL_SPEED: &[&str] = &["-Xmx512m"];
 
 impl ZooKeeper {
     /// Starts it on a free port with an empty tree, and waits until it answers.
     pub fn start(work: &Work, name: &str) -> Result<ZooKeeper> {
+        Self::start_with(work, name, QUICK_START)
+    }
+
+    /// Like [`ZooKeeper::start`], for measurements.
+    pub fn start_at_full_speed(work: &Work, name: &str) -> Result<ZooKeeper> {
+        Self::start_with(work, name, FULL_SPEED)
+    }
+
+    fn start_with(work: &Work, name: &str, options: &'static [&'static str]) -> Result<ZooKeeper> {
         let dir = work.path(name);
         fs::create_dir_all(&dir)?;
         let port = free_port()?;
@@ -171,22 +186,23 @@ impl ZooKeeper {
                 dir.join("data").display()
             ),
         )?;
-        let server = Self::spawn(name, &dir)?;
+        let server = Self::spawn(name, &dir, options)?;
         let mut zookeeper = ZooKeeper {
             server,
             name: name.to_string(),
             dir,
             port,
+            options,
         };
         zookeeper.ready()?;
         Ok(zookeeper)
     }
 
-    fn spawn(name: &str, dir: &Path) -> Result<Server> {
+    fn spawn(name: &str, dir: &Path, options: &[&str]) -> Result<Server> {
         Server::spawn(
             name,
             Command::new("java")
-                .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+                .args(options)
                 .args([
                     "-Dzookeeper.admin.enableServer=false",
                     "-cp",
@@ -237,7 +253,7 @@ impl ZooKeeper {
     /// Starts it again on the same port, with the tree it had.
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
-        self.server = Self::spawn(&self.name, &self.dir)?;
+        self.server = Self::spawn(&self.name, &self.dir, self.options)?;
         self.ready()
     }
 
