@@ -160,6 +160,12 @@ pub enum TreeCommand {
         /// Paths of the nodes, a parent before or after its children.
         paths: Vec<String>,
     },
+    /// Removes ephemerals under one zxid, each only while that session owns it: what a session
+    /// lost meanwhile to another one stays.
+    Expire {
+        /// Path and the owner it was judged under.
+        nodes: Vec<(String, i64)>,
+    },
     /// Puts a node as another store gave it. Missing parents are made; an existing node with
     /// other data changes, and its owner and stat are replaced.
     ///
@@ -244,7 +250,7 @@ pub enum TreeReply {
     /// A result per operation. A failed multi is this reply too, as in ZooKeeper, where the
     /// error stands in the results and not in the header.
     Multi(Vec<OpResult>),
-    /// These nodes were removed, in this order (close of a session, remove, reap).
+    /// These nodes were removed, in this order (close of a session, remove, expire, reap).
     Removed(Vec<Arc<str>>),
     /// A node was imported.
     Imported {
@@ -393,6 +399,7 @@ impl ZnodeTree {
             TreeCommand::Reown { path, session } => outlook.reown(path, *session),
             TreeCommand::CloseSession { .. }
             | TreeCommand::RemoveAll { .. }
+            | TreeCommand::Expire { .. }
             | TreeCommand::Reap { .. } => Ok(()),
             single => outlook.single(single).map(drop),
         }
@@ -587,6 +594,15 @@ impl Run<'_> {
                 let mut deepest_first: Vec<&str> = paths.iter().map(String::as_str).collect();
                 deepest_first.sort_by_key(|path| std::cmp::Reverse(path.matches('/').count()));
                 Ok(self.remove_each(deepest_first.into_iter()))
+            }
+            TreeCommand::Expire { nodes } => {
+                let tree = &*self.tree;
+                let owned: Vec<&str> = nodes
+                    .iter()
+                    .filter(|(path, session)| tree.owner_of(path) == Some(*session))
+                    .map(|(path, _)| path.as_str())
+                    .collect();
+                Ok(self.remove_each(owned.into_iter()))
             }
             TreeCommand::Reap { paths } => {
                 let mut removed = Vec::new();

@@ -93,6 +93,7 @@ impl<'t> Outlook<'t> {
             TreeCommand::Multi { .. }
             | TreeCommand::CloseSession { .. }
             | TreeCommand::RemoveAll { .. }
+            | TreeCommand::Expire { .. }
             | TreeCommand::Import { .. }
             | TreeCommand::Reown { .. }
             | TreeCommand::Reap { .. } => Err(TreeError::BadArguments),
