@@ -177,7 +177,7 @@ fn a_fresh_tree_looks_like_a_fresh_server() {
         assert_eq!(tree.exists(path, &[]), Ok(stat), "{path}");
         assert_eq!(tree.get_data(path, &[]), Ok((Some(Bytes::new()), stat)));
     }
-    assert_eq!(tree.node_count(), 4);
+    assert_eq!((tree.node_count(), tree.data_size()), (4, 44));
     assert_eq!(tree.exists("", &[]), tree.exists("/", &[]));
     let config = |auth| TreeCommand::SetData {
         path: "/zookeeper/config".into(),
