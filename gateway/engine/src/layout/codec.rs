@@ -106,7 +106,7 @@ impl Codec {
     /// The regular expression of its raw spelling, for segments with several parts.
     pub(crate) fn pattern(self) -> &'static str {
         match self {
-            Codec::Seq10 => "[0-9]{10}|-[0-9]{9,10}",
+            Codec::Seq10 => "[0-9]{10}|-[0-9]{9}|-[1-9][0-9]{9}",
             Codec::LeaseDec => "-?[0-9]{1,19}",
             Codec::LeaseHex => "[0-9a-f]{1,16}",
             Codec::HostPort => ".+:[0-9]{1,5}",
@@ -187,11 +187,15 @@ impl Codec {
 
 /// ZooKeeper appends `%010d` of a signed counter: ten digits, or a minus and nine or ten.
 pub(crate) fn is_seq10(raw: &str) -> bool {
-    let (digits, widths) = match raw.strip_prefix('-') {
-        Some(digits) => (digits, 9..=10),
-        None => (raw, 10..=10),
+    let (digits, fits) = match raw.strip_prefix('-') {
+        // The sign counts as one of the ten places; a tenth digit has no zeros to fill.
+        Some(digits) => (
+            digits,
+            digits.len() == 9 || (digits.len() == 10 && !digits.starts_with('0')),
+        ),
+        None => (raw, raw.len() == 10),
     };
-    widths.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit())
+    fits && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Java's form encoding of a whole text.

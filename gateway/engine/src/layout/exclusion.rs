@@ -19,30 +19,21 @@ pub fn looks_like_lock(name: &str) -> bool {
     {
         return true;
     }
-    // The suffix may be a negative sequence, whose minus looks like a separator.
-    let split = name.char_indices().find_map(|(at, _)| {
+    // Every way to see a sequence at the end: the minus of a negative one looks like a separator.
+    name.char_indices().any(|(at, _)| {
         let (head, tail) = name.split_at(at);
-        is_seq10(tail).then_some(head)
-    });
-    split.is_some_and(|head| {
-        [
+        let ends = [
             "lock-",
             "latch-",
             "lease-",
-            "qn-",
             "__READ__",
             "__WRIT__",
             "__lock__",
             "__rlock__",
             "__lease__",
-            "n_",
-        ]
-        .iter()
-        .any(|end| match *end {
-            "n_" => head == "n_",
-            "qn-" => head == "qn-",
-            end => head.ends_with(end),
-        })
+        ];
+        is_seq10(tail)
+            && (matches!(head, "qn-" | "n_") || ends.iter().any(|end| head.ends_with(end)))
     })
 }
 

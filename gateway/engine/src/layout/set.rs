@@ -30,6 +30,8 @@ pub struct LayoutSet {
 #[derive(Debug, Clone)]
 pub struct Layout {
     id: LayoutId,
+    /// Id of the built-in layout that it is, under whatever name; else its own id.
+    family: String,
     protocol: Protocol,
     pub(crate) template: Template,
     value: ValueKind,
@@ -67,6 +69,8 @@ struct Index {
     owned: Vec<Owned>,
     /// Prefix to indices in `owned`, in the order in which they are asked.
     by_prefix: BTreeMap<Vec<u8>, Vec<usize>>,
+    /// The prefixes that lie in no other, in order.
+    roots: Vec<Vec<u8>>,
     longest: usize,
 }
 
@@ -282,7 +286,7 @@ impl LayoutSet {
         let scope = places.iter().find_map(|place| place.scope.clone());
         let mut found: Option<(LayoutId, Role, Option<DecodeError>)> = None;
         for place in &places {
-            let (role, error) = match place.read(key, value, node, lease) {
+            let (role, error) = match place.read(value, node, lease) {
                 Verdict::Instance(mut instance) => {
                     if let Some(scope) = scope {
                         instance.scope = scope;
@@ -313,13 +317,7 @@ impl LayoutSet {
     /// The tops of the owned subtrees, to be listed and watched: znode paths, or etcd prefixes with
     /// their slash. Without those that lie in another.
     pub fn owned_roots(&self, protocol: Protocol) -> Vec<Vec<u8>> {
-        let mut roots: Vec<Vec<u8>> = Vec::new();
-        for prefix in self.index(protocol).by_prefix.keys() {
-            if !roots.iter().any(|root| within(protocol, prefix, root)) {
-                roots.push(prefix.clone());
-            }
-        }
-        roots
+        self.index(protocol).roots.clone()
     }
 
     /// Whether owned subtrees lie below `dir`, which is not owned itself: a directory with children
@@ -388,9 +386,17 @@ impl LayoutSet {
             return RangeClass::General;
         }
         let mut parts = Vec::new();
-        for root in self.owned_roots(Protocol::Etcd) {
+        // The roots are disjoint and in order, so that those before the range are one run.
+        let first = self
+            .etcd
+            .roots
+            .partition_point(|root| path::prefix_end(root).as_slice() <= start);
+        for root in self.etcd.roots.get(first..).unwrap_or_default() {
+            if !open && root.as_slice() >= end {
+                break;
+            }
             // An owned prefix ends with a slash, so that its range has an end.
-            let root_end = path::prefix_end(&root);
+            let root_end = path::prefix_end(root);
             let from = start.max(root.as_slice());
             let to = if open {
                 root_end.as_slice()
@@ -480,8 +486,8 @@ impl LayoutSet {
             .filter(|layout| layout.protocol == protocol)
             .find_map(|layout| {
                 let (place, setting) = layout.guess(text)?;
-                let fits = matches!(place.read(key, value, node, lease), Verdict::Instance(_))
-                    && place.holds(&layout.suggest, key, value, lease);
+                let fits = matches!(place.read(value, node, lease), Verdict::Instance(_))
+                    && place.holds(&layout.suggest, value, lease);
                 fits.then(|| Suggestion::Fits {
                     layout: layout.id.clone(),
                     setting,
@@ -524,6 +530,13 @@ impl LayoutSet {
             return spelt.then_some(key);
         }
         None
+    }
+
+    /// The namespace in which a key's service is.
+    pub(crate) fn namespace_of(&self, protocol: Protocol, key: &[u8]) -> Option<String> {
+        self.places(protocol, key)
+            .into_iter()
+            .find_map(|place| place.scope.is_some().then_some(place.namespace))
     }
 
     fn index(&self, protocol: Protocol) -> &Index {
@@ -607,9 +620,24 @@ impl Index {
                 .or_default()
                 .push(at);
         }
+        let outermost = |prefix: &[u8]| {
+            let owners = index.every_owner(protocol, prefix);
+            owners.iter().all(|at| {
+                index
+                    .owned
+                    .get(*at)
+                    .is_none_or(|owned| owned.prefix == prefix)
+            })
+        };
+        index.roots = index
+            .by_prefix
+            .keys()
+            .filter(|prefix| outermost(prefix))
+            .cloned()
+            .collect();
         let mut named = BTreeSet::new();
         for (at, owned) in index.owned.iter().enumerate() {
-            for other in index.owners(protocol, &owned.prefix) {
+            for other in index.every_owner(protocol, &owned.prefix) {
                 let Some(outer) = index.owned.get(other).filter(|_| other != at) else {
                     continue;
                 };
@@ -646,8 +674,8 @@ impl Index {
         index
     }
 
-    /// The owned subtrees that hold the key: by priority, then the innermost first.
-    fn owners(&self, protocol: Protocol, key: &[u8]) -> Vec<usize> {
+    /// The owned subtrees that hold the key, outermost first.
+    fn every_owner(&self, protocol: Protocol, key: &[u8]) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
         let mut look = |prefix: &[u8]| {
             if let Some(owned) = self.by_prefix.get(prefix) {
@@ -668,6 +696,13 @@ impl Index {
         if protocol == Protocol::Zookeeper && key.len() <= self.longest {
             look(key);
         }
+        found
+    }
+
+    /// The owned subtrees that hold the key: by priority, then the innermost first; one for each
+    /// layout, its innermost.
+    fn owners(&self, protocol: Protocol, key: &[u8]) -> Vec<usize> {
+        let mut found = self.every_owner(protocol, key);
         // `owned` is in the order of the layouts, which is that of priority.
         found.sort_by_key(|at| {
             let owned = self.owned.get(*at);
@@ -676,7 +711,6 @@ impl Index {
                 std::cmp::Reverse(owned.map(|o| o.prefix.len())),
             )
         });
-        // A layout answers once, by its innermost subtree.
         let mut seen = None;
         found.retain(|at| {
             let layout = self.owned.get(*at).map(|o| o.layout);
@@ -712,6 +746,11 @@ impl Layout {
     /// Its id.
     pub fn id(&self) -> &LayoutId {
         &self.id
+    }
+
+    /// Id of the built-in layout that it is, under whatever name; else its own id.
+    pub fn family(&self) -> &str {
+        &self.family
     }
 
     /// Whose keys it describes.
@@ -850,6 +889,7 @@ impl Layout {
         }
         let layout = Layout {
             id: LayoutId::from(label),
+            family: config.use_.clone().unwrap_or_else(|| label.to_owned()),
             protocol,
             value,
             node: config.node,
@@ -913,16 +953,16 @@ impl Layout {
         };
         self.bases.iter().flat_map(move |base| {
             let mut owned = Vec::new();
-            if self.services.is_empty() {
-                if let Some(root) = base.as_deref().filter(|root| !root.is_empty()) {
-                    let prefix = format!("{root}{end}").into_bytes();
-                    owned.push(Owned {
-                        prefix,
-                        layout,
-                        namespace: namespace(base),
-                        service: None,
-                    });
-                }
+            if self.services.is_empty()
+                && let Some(root) = base.as_deref().filter(|root| !root.is_empty())
+            {
+                let prefix = format!("{root}{end}").into_bytes();
+                owned.push(Owned {
+                    prefix,
+                    layout,
+                    namespace: namespace(base),
+                    service: None,
+                });
             }
             for service in &self.services {
                 let Some(raw) = self.service_segment().and_then(|c| c.codec.encode(service)) else {
@@ -1129,11 +1169,11 @@ fn compile_bases(
                 Protocol::Zookeeper => format!("/{}", root.trim_matches('/')),
                 Protocol::Etcd => root.strip_suffix('/').unwrap_or(&root).to_owned(),
             };
-            if protocol == Protocol::Zookeeper {
-                if let Err(fault) = path::check_znode_path(&root) {
-                    faults.push(format!("roots: {root:?}: {fault}"));
-                    return None;
-                }
+            if protocol == Protocol::Zookeeper
+                && let Err(fault) = path::check_znode_path(&root)
+            {
+                faults.push(format!("roots: {root:?}: {fault}"));
+                return None;
             }
             Some(Some(if root == "/" { String::new() } else { root }))
         })
@@ -1243,7 +1283,7 @@ impl Map {
 
 impl Place<'_> {
     /// What the record here is, as this layout sees it.
-    fn read(&self, key: &[u8], value: &[u8], node: NodeKind, lease: Option<i64>) -> Verdict {
+    fn read(&self, value: &[u8], node: NodeKind, lease: Option<i64>) -> Verdict {
         if !self.utf8 {
             return Verdict::Companion(Role::Other, Some(DecodeError::NotUtf8("key".into())));
         }
@@ -1276,7 +1316,7 @@ impl Place<'_> {
         if !matches!(role, Role::Instance | Role::Unavailable) {
             return Verdict::Companion(role, None);
         }
-        match self.instance(key, value, node, lease, role) {
+        match self.instance(value, node, lease, role) {
             Ok(instance) => Verdict::Instance(Box::new(instance)),
             Err(_) if locked() => Verdict::Companion(Role::Lock, None),
             Err(error) => Verdict::Companion(Role::Stray, Some(error)),
@@ -1298,22 +1338,15 @@ impl Place<'_> {
             .unwrap_or(Role::Other)
     }
 
-    fn holds(
-        &self,
-        conditions: &[Condition],
-        key: &[u8],
-        value: &[u8],
-        lease: Option<i64>,
-    ) -> bool {
+    fn holds(&self, conditions: &[Condition], value: &[u8], lease: Option<i64>) -> bool {
         conditions.is_empty()
             || self
-                .facts(key, value, lease)
+                .facts(value, lease)
                 .is_ok_and(|facts| conditions.iter().all(|c| c.holds(&facts)))
     }
 
     fn instance(
         &self,
-        key: &[u8],
         value: &[u8],
         node: NodeKind,
         lease: Option<i64>,
@@ -1324,7 +1357,7 @@ impl Place<'_> {
         if let Some(error) = &self.found.error {
             return Err(error.clone());
         }
-        let facts = self.facts(key, value, lease)?;
+        let facts = self.facts(value, lease)?;
         if let Some(failed) = layout
             .claim
             .iter()
@@ -1428,12 +1461,7 @@ impl Place<'_> {
     }
 
     /// The record's decoded parts.
-    fn facts<'b>(
-        &'b self,
-        _key: &'b [u8],
-        value: &[u8],
-        lease: Option<i64>,
-    ) -> Result<Facts<'b>, DecodeError> {
+    fn facts(&self, value: &[u8], lease: Option<i64>) -> Result<Facts<'_>, DecodeError> {
         let mut facts = Facts {
             key: self.text,
             name: path::name(self.text),

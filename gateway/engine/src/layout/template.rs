@@ -163,6 +163,10 @@ impl Template {
                 Err(error) => errors.push(error),
             }
         }
+        // What follows would only repeat, in other words, what is wrong already.
+        if !errors.is_empty() {
+            return Err(errors);
+        }
         let base = match root {
             Some(default) => Base::Root(default),
             None if base_words.is_empty() => Base::Literal(None),
