@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_engine::layout::{LayoutConfig, LayoutSet};
+use causeway_engine::layout::{LayoutConfig, LayoutSet, PassConfig};
 use causeway_engine::phase::Phase;
+use causeway_engine::protection;
 use serde::Deserialize;
 
 /// Flags of `causeway serve` and `causeway check`. All of them are text here, so that every bad value
@@ -75,7 +76,7 @@ struct File {
     ports_file: Option<PathBuf>,
     log_format: Option<String>,
     #[serde(default)]
-    protection: ProtectionSection,
+    protection: protection::Settings,
     #[serde(default)]
     gates: GatesSection,
     #[serde(default)]
@@ -84,28 +85,12 @@ struct File {
     etcd: EtcdSection,
     #[serde(default)]
     layout: Vec<LayoutConfig>,
+    /// Built-in layouts in force; all of them when absent.
+    layouts: Option<Vec<String>>,
+    #[serde(default)]
+    pass: Vec<PassConfig>,
     #[serde(default)]
     bridge: Vec<Bridge>,
-}
-
-/// `[protection]`: durations of the rule, in seconds.
-#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct ProtectionSection {
-    /// How long a size must hold before the expected size rises to it [600].
-    pub rise_s: Option<u64>,
-    /// Age after which a young service's size counts [60].
-    pub young_s: Option<u64>,
-    /// How long the loss must be small before protection ends [60].
-    pub exit_s: Option<u64>,
-    /// How long the last instance of a service is held [300].
-    pub last_instance_hold_s: Option<u64>,
-    /// How often a standing alarm is repeated [300].
-    pub alarm_every_s: Option<u64>,
-    /// Remove the oldest lost up to the limit and hold the rest, instead of holding all.
-    pub greedy: Option<bool>,
-    /// Apply the rule literally to small services too.
-    pub strict: Option<bool>,
 }
 
 /// `[gates]`.
@@ -182,8 +167,6 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// Phase of a fresh data folder.
     pub phase: Phase,
-    /// Protection threshold in percent.
-    pub protect_threshold: u32,
     /// Shown to ZooKeeper clients.
     pub advertise_zookeeper: Option<String>,
     /// Shown to etcd clients.
@@ -194,8 +177,8 @@ pub struct Config {
     pub ports_file: Option<PathBuf>,
     /// Log as JSON lines.
     pub log_json: bool,
-    /// Protection durations and modes.
-    pub protection: ProtectionSection,
+    /// The protection rule.
+    pub protection: protection::Settings,
     /// Gate times.
     pub gate_time: Duration,
     /// Difference that counts.
@@ -294,17 +277,17 @@ impl Config {
         if phase.needs_take_over() && !has_legacy {
             errors.push(format!("phase: {phase} needs a legacy store (--legacy-zookeeper or --legacy-etcd)"));
         }
-        let protect_threshold = match (&flags.protect_threshold, file.protect_threshold) {
+        let mut protection = file.protection;
+        let threshold = match (&flags.protect_threshold, file.protect_threshold) {
             (Some(text), _) => text.parse::<u64>().ok(),
             (None, Some(n)) => Some(n),
-            (None, None) => Some(40),
+            (None, None) => Some(protection.rule.threshold_percent),
+        };
+        match threshold.filter(|n| (1..=100).contains(n)) {
+            Some(percent) => protection.rule.threshold_percent = percent,
+            None => errors.push("protect-threshold: a whole number of percent from 1 to 100 is asked".into()),
         }
-        .and_then(|n| u32::try_from(n).ok())
-        .filter(|n| (1..=100).contains(n))
-        .unwrap_or_else(|| {
-            errors.push("protect-threshold: a whole number of percent from 1 to 100 is asked".into());
-            40
-        });
+        errors.extend(protection.check().into_iter().map(|e| format!("protection: {e}")));
         let log_json = match flags.log_format.clone().or(file.log_format).as_deref() {
             None | Some("text") => false,
             Some("json") => true,
@@ -348,13 +331,13 @@ impl Config {
             bounded(file.gates.tolerated_difference_s, 10, 0..=3600, "gates.tolerated_difference_s", &mut errors);
         let pace = bounded(file.gates.reconnects_per_s, 200, 1..=100_000, "gates.reconnects_per_s", &mut errors);
 
-        let layouts = LayoutSet::load(&file.layout).unwrap_or_else(|all| {
+        let layouts = LayoutSet::load(&file.layout, &file.pass, file.layouts.as_deref()).unwrap_or_else(|all| {
             errors.extend(all.iter().map(|e| format!("layout: {e}")));
             LayoutSet::builtin_default()
         });
         for bridge in &file.bridge {
             for (name, id) in [("from", &bridge.from), ("to", &bridge.to)] {
-                if layouts.by_id(id).is_none() {
+                if layouts.layout(id).is_none() {
                     errors.push(format!("bridge: {name} = {id:?} is not a layout in force"));
                 }
             }
@@ -371,13 +354,12 @@ impl Config {
             legacy_etcd,
             data_dir,
             phase,
-            protect_threshold,
             advertise_zookeeper,
             advertise_etcd,
             admin_token,
             ports_file: flags.ports_file.clone().or(file.ports_file),
             log_json,
-            protection: file.protection,
+            protection,
             gate_time: Duration::from_secs(gate_s),
             tolerated_difference: Duration::from_secs(tolerated),
             reconnects_per_s: u32::try_from(pace).unwrap_or(200),
@@ -450,7 +432,7 @@ mod tests {
         assert_eq!(config.zookeeper_listen.to_string(), "127.0.0.1:2181");
         assert_eq!(config.etcd_listen.to_string(), "127.0.0.1:2379");
         assert_eq!(config.admin_listen.to_string(), "127.0.0.1:8500");
-        assert_eq!((config.phase, config.protect_threshold, config.tick_ms), (Phase::Proxy, 40, 2000));
+        assert_eq!((config.phase, config.protection.rule.threshold_percent, config.tick_ms), (Phase::Proxy, 40, 2000));
     }
 
     #[test]
@@ -459,7 +441,7 @@ mod tests {
             f.etcd_listen = Some("127.0.0.1:2".into());
         })
         .expect("valid");
-        assert_eq!((config.etcd_listen.port(), config.protect_threshold), (2, 50));
+        assert_eq!((config.etcd_listen.port(), config.protection.rule.threshold_percent), (2, 50));
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub struct Gateway {
     journal: Journal,
     tree_queues: DashMap<WatcherId, mpsc::Sender<TreeNews>>,
     key_queues: DashMap<StreamId, mpsc::Sender<KeyNews>>,
-    deltas: broadcast::Sender<Delta>,
+    deltas: broadcast::Sender<Arc<Delta>>,
     over: broadcast::Sender<Over>,
     resync: broadcast::Sender<StoreKind>,
     /// Told when there is work toward a legacy store.
@@ -269,7 +269,7 @@ impl Gateway {
             tracing::warn!("{notice}");
         }
         for delta in fx.deltas {
-            let _ = self.deltas.send(delta);
+            let _ = self.deltas.send(Arc::new(delta));
         }
         for store in fx.resync {
             let _ = self.resync.send(store);
@@ -379,7 +379,7 @@ impl Gateway {
     }
 
     /// Changes of the registry.
-    pub fn deltas(&self) -> broadcast::Receiver<Delta> {
+    pub fn deltas(&self) -> broadcast::Receiver<Arc<Delta>> {
         self.deltas.subscribe()
     }
 

@@ -1,8 +1,14 @@
 //! The causeway binary: a gateway (`serve`), a check of its configuration, and the operator's commands.
 
+mod admin;
+mod app;
 mod cli;
 mod config;
+mod front;
+mod gateway;
 mod journal;
+mod legacy;
+mod native;
 
 use std::process::ExitCode;
 

@@ -210,6 +210,21 @@ impl Core {
             .collect()
     }
 
+    /// Owners of registrations that were written to L directly, as far as L shows them; at most `limit`.
+    pub fn direct_writers(&self, limit: usize) -> Vec<String> {
+        let mut owners: std::collections::BTreeMap<(StoreKind, i64), usize> = std::collections::BTreeMap::new();
+        for (key, reg) in &self.st.registrations {
+            if let Some(entry) = reg.legacy.as_ref().filter(|l| reg.imported && l.owner != 0) {
+                *owners.entry((key.store, entry.owner)).or_default() += 1;
+            }
+        }
+        owners
+            .into_iter()
+            .take(limit)
+            .map(|((store, owner), n)| format!("{} owner {owner:x} ({n} registrations)", store.name()))
+            .collect()
+    }
+
     /// State of a store's feed: `None` without such a legacy store, else whether it is whole, and why not.
     pub fn feed(&self, store: StoreKind) -> Option<(bool, Option<String>)> {
         let feed = self.feeds.get(&store)?;

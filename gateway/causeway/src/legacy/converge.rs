@@ -1,0 +1,354 @@
+//! Brings the legacy stores to what the machine wants there: no queue of operations, but one look at each
+//! registration that may differ, one conditional attempt, and another look.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use causeway_backend::{Backend, BackendError, Certainty, ErrorKind, Expect, Lease, LeaseId, Owner, Registration, Revision};
+use causeway_engine::converge::{Action, LegacyOwner};
+use causeway_engine::core::{Command, LegacyEvent, LegacyMeta, Wanted, WantedOwner};
+use causeway_registry::{RecordKey, StoreKind};
+use causeway_wire::zk::{OpCode, Record as _, ReplyHeader};
+use futures::StreamExt;
+use parking_lot::Mutex;
+
+use super::Legacy;
+use crate::gateway::{Gateway, Over};
+
+/// Registrations looked at in one round.
+const ROUND: usize = 4096;
+
+/// Attempts under way at the same time.
+const ATTEMPTS: usize = 64;
+
+/// A store that failed is left alone for this long.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How often everything unsettled is looked at without being told.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// TTL of the gateway's own lease in L, for bridged records.
+const OWN_TTL: Duration = Duration::from_secs(15);
+
+/// Converges until the gateway stops.
+pub async fn run(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
+    let mut stopping = gateway.stopping();
+    let own = Arc::new(OwnLeases::default());
+    loop {
+        let keys = gateway.with(|core| core.dirty(ROUND)).0;
+        let results: Vec<bool> = futures::stream::iter(keys)
+            .map(|key| attempt(&gateway, &legacy, &own, key))
+            .buffer_unordered(ATTEMPTS)
+            .collect()
+            .await;
+        let pause = if results.contains(&false) { PAUSE } else { EVERY };
+        tokio::select! {
+            () = gateway.converge.notified() => {
+                if results.contains(&false) {
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+            () = tokio::time::sleep(pause) => {}
+            _ = stopping.wait_for(|s| *s) => return,
+        }
+    }
+}
+
+/// One registration: looks and acts until L is as wanted. False when it has to be tried again later.
+async fn attempt(gateway: &Arc<Gateway>, legacy: &Legacy, own: &OwnLeases, key: RecordKey) -> bool {
+    for _ in 0..6 {
+        let owner = gateway.with(|core| core.wanted_owner(&key)).0;
+        let state = match owner {
+            WantedOwner::Session(id) => legacy.sessions.as_ref().map_or(LegacyOwner::Unknown, |s| s.state(gateway, id)),
+            WantedOwner::Lease(id) => legacy.leases.as_ref().map_or(LegacyOwner::Unknown, |l| l.state(id)),
+            WantedOwner::Gateway => own.state(key.store),
+            WantedOwner::Nobody => LegacyOwner::Alive,
+        };
+        let Some(wanted) = gateway.with(|core| core.wanted(&key, state)).0 else {
+            gateway.with(|core| core.settled(&key));
+            return true;
+        };
+        match step(gateway, legacy, own, &wanted).await {
+            Ok(Progress::Settled) => {
+                gateway.with(|core| core.settled(&key));
+                return true;
+            }
+            Ok(Progress::Again) => {}
+            Ok(Progress::Later) => return false,
+            Err(error) => {
+                tracing::debug!(key = %causeway_engine::layout::redact(&key.key), %error, "the legacy store does not follow yet");
+                if error.certainty() != Certainty::NotApplied || error.kind() == ErrorKind::Conflict {
+                    let _ = look(gateway, legacy, &key).await;
+                }
+                return false;
+            }
+        }
+    }
+    false
+}
+
+enum Progress {
+    Settled,
+    Again,
+    Later,
+}
+
+async fn step(
+    gateway: &Arc<Gateway>,
+    legacy: &Legacy,
+    own: &OwnLeases,
+    wanted: &Wanted,
+) -> Result<Progress, BackendError> {
+    let store = wanted.key.store;
+    match wanted.action {
+        Action::Nothing => Ok(Progress::Settled),
+        Action::Import => {
+            look(gateway, legacy, &wanted.key).await?;
+            Ok(Progress::Settled)
+        }
+        Action::TakeRemoval => {
+            gateway.apply(Command::TakeRemoval(wanted.key.clone()));
+            Ok(Progress::Again)
+        }
+        Action::OpenOwner | Action::AskLegacy => match wanted.owner {
+            WantedOwner::Session(id) => {
+                let Some(sessions) = legacy.sessions.as_ref().filter(|s| s.is_connected(id)) else {
+                    return Ok(Progress::Later);
+                };
+                sessions.attach(gateway, id).await?;
+                look(gateway, legacy, &wanted.key).await?;
+                Ok(Progress::Again)
+            }
+            WantedOwner::Lease(id) => {
+                let Some(leases) = &legacy.leases else { return Ok(Progress::Later) };
+                let state = match wanted.action {
+                    Action::AskLegacy => leases.ask(id).await?,
+                    _ => LegacyOwner::Gone,
+                };
+                if state == LegacyOwner::Gone {
+                    leases.ensure(gateway, id).await?;
+                }
+                look(gateway, legacy, &wanted.key).await?;
+                Ok(Progress::Again)
+            }
+            WantedOwner::Gateway => {
+                own.open(gateway, legacy, store).await?;
+                Ok(Progress::Again)
+            }
+            WantedOwner::Nobody => Ok(Progress::Later),
+        },
+        Action::CreateIfAbsent | Action::WriteIfUnchanged => write(gateway, legacy, own, wanted).await,
+        Action::DeleteIfUnchanged => {
+            let Some(backend) = legacy.backend(store) else { return Ok(Progress::Later) };
+            let expect = match &wanted.seen {
+                Some(entry) if entry.mark > 0 => {
+                    Expect::Revision(Revision::from_i64(backend.name().clone(), entry.mark))
+                }
+                _ => Expect::Any,
+            };
+            let removed = backend.deregister(&wanted.key.key, expect).await?;
+            let mark = removed.and_then(|r| r.as_i64()).or(wanted.seen.as_ref().map(|s| s.mark)).unwrap_or(0);
+            let event = LegacyEvent::Delete { key: wanted.key.key.clone(), mark };
+            gateway.apply(Command::Legacy { store, event });
+            Ok(Progress::Settled)
+        }
+    }
+}
+
+/// Writes what is wanted, if L is still as last seen.
+async fn write(
+    gateway: &Arc<Gateway>,
+    legacy: &Legacy,
+    own: &OwnLeases,
+    wanted: &Wanted,
+) -> Result<Progress, BackendError> {
+    let store = wanted.key.store;
+    let Some(backend) = legacy.backend(store) else { return Ok(Progress::Later) };
+    if let (StoreKind::Zookeeper, WantedOwner::Session(id)) = (store, wanted.owner) {
+        return write_znode(gateway, legacy, wanted, id).await;
+    }
+    let owner = match wanted.owner {
+        WantedOwner::Lease(id) => Owner::Lease(LeaseId(id)),
+        WantedOwner::Gateway => Owner::Lease(own.open(gateway, legacy, store).await?),
+        WantedOwner::Nobody | WantedOwner::Session(_) => Owner::Persistent,
+    };
+    let expect = match &wanted.seen {
+        None => Expect::Absent,
+        Some(entry) => Expect::Revision(Revision::from_i64(backend.name().clone(), entry.mark)),
+    };
+    let registration =
+        Registration { key: wanted.key.key.clone(), value: wanted.value.clone().unwrap_or_default(), owner, expect };
+    backend.register(registration).await?;
+    look(gateway, legacy, &wanted.key).await?;
+    Ok(Progress::Settled)
+}
+
+/// An ephemeral of a client's own session: on that session's own connection.
+async fn write_znode(
+    gateway: &Arc<Gateway>,
+    legacy: &Legacy,
+    wanted: &Wanted,
+    session: i64,
+) -> Result<Progress, BackendError> {
+    let Some(sessions) = legacy.sessions.as_ref().filter(|s| s.is_connected(session)) else {
+        return Ok(Progress::Later);
+    };
+    let upstream = sessions.attach(gateway, session).await?;
+    let chroot = sessions.servers().chroot();
+    let path = format!("{chroot}{}", String::from_utf8_lossy(&wanted.key.key));
+    let current = gateway.with(|core| core.sessions().get(session).and_then(|s| s.legacy.as_ref()).map(|l| l.id)).0;
+    let version = wanted.seen.as_ref().map(|entry| match &entry.meta {
+        LegacyMeta::Znode { stat, .. } => stat.version,
+        LegacyMeta::Pair { .. } => -1,
+    });
+    let acl: Vec<causeway_wire::zk::Acl> = wanted
+        .acl
+        .iter()
+        .map(|a| causeway_wire::zk::Acl {
+            perms: i32::try_from(a.perms).unwrap_or(31),
+            scheme: a.scheme.clone(),
+            id: a.id.clone(),
+        })
+        .collect();
+    let acl = if acl.is_empty() { causeway_wire::zk::Acl::open() } else { acl };
+    let create = causeway_wire::zk::CreateRequest { path: path.clone(), data: wanted.value.clone(), acl, flags: 1 };
+    let answer = match (&wanted.seen, version) {
+        (Some(entry), Some(version)) if Some(entry.owner) == current => {
+            let set = causeway_wire::zk::SetDataRequest { path: path.clone(), data: wanted.value.clone(), version };
+            upstream.submit_record(OpCode::SetData, &set).await?
+        }
+        (Some(_), version) => {
+            // Under a session that stood behind the client before: replaced in one step, never deleted first.
+            let multi = causeway_wire::zk::MultiRequest {
+                ops: vec![
+                    causeway_wire::zk::MultiOp::Delete(causeway_wire::zk::DeleteRequest {
+                        path: path.clone(),
+                        version: version.unwrap_or(-1),
+                    }),
+                    causeway_wire::zk::MultiOp::Create(create),
+                ],
+            };
+            upstream.submit_record(OpCode::Multi, &multi).await?
+        }
+        (None, _) => {
+            parents(&upstream, &path, chroot).await?;
+            upstream.submit_record(OpCode::Create, &create).await?
+        }
+    };
+    let header: &ReplyHeader = &answer.header;
+    look(gateway, legacy, &wanted.key).await?;
+    match header.err {
+        0 => Ok(Progress::Settled),
+        code => {
+            tracing::debug!(path, code, "the legacy ensemble refused a registration; looked again");
+            Ok(Progress::Later)
+        }
+    }
+}
+
+/// Makes the parents of a path, as the layout's own clients would.
+async fn parents(
+    upstream: &causeway_backend_zookeeper::Upstream,
+    path: &str,
+    chroot: &str,
+) -> Result<(), BackendError> {
+    let mut ends: Vec<usize> = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > chroot.len()).collect();
+    ends.sort_unstable();
+    for end in ends {
+        let Some(parent) = path.get(..end).filter(|p| !p.is_empty()) else { continue };
+        let create = causeway_wire::zk::CreateRequest {
+            path: parent.to_owned(),
+            data: Some(Bytes::new()),
+            acl: causeway_wire::zk::Acl::open(),
+            flags: 0,
+        };
+        // NodeExists is as good.
+        upstream.submit_record(OpCode::Create, &create).await?;
+    }
+    Ok(())
+}
+
+/// Looks at one key in L and tells the machine.
+pub async fn look(gateway: &Gateway, legacy: &Legacy, key: &RecordKey) -> Result<(), BackendError> {
+    let Some(backend) = legacy.backend(key.store) else { return Ok(()) };
+    let event = match backend.lookup(&key.key).await? {
+        Some(entry) => match super::feed::entry_of(entry) {
+            Some(entry) => LegacyEvent::Put(entry),
+            None => return Ok(()),
+        },
+        None => return Ok(()),
+    };
+    gateway.apply(Command::Legacy { store: key.store, event });
+    Ok(())
+}
+
+/// The gateway's own session and lease in the stores, under which bridged records stand.
+#[derive(Default)]
+struct OwnLeases {
+    open: Arc<Mutex<BTreeMap<StoreKind, LeaseId>>>,
+    opening: tokio::sync::Mutex<()>,
+}
+
+impl OwnLeases {
+    fn state(&self, store: StoreKind) -> LegacyOwner {
+        if self.open.lock().contains_key(&store) { LegacyOwner::Alive } else { LegacyOwner::Gone }
+    }
+
+    async fn open(&self, gateway: &Arc<Gateway>, legacy: &Legacy, store: StoreKind) -> Result<LeaseId, BackendError> {
+        let _one = self.opening.lock().await;
+        if let Some(id) = self.open.lock().get(&store).copied() {
+            return Ok(id);
+        }
+        let Some(backend) = legacy.backend(store).cloned() else {
+            return Err(BackendError::not_applied(ErrorKind::Unavailable, "no such legacy store"));
+        };
+        let lease: Lease = backend.open_lease(None, OWN_TTL).await?;
+        let id = lease.id;
+        gateway.apply(Command::OwnOwner { store, owner: id.0 });
+        self.open.lock().insert(store, id);
+        self.keep(gateway.clone(), backend, lease, store);
+        Ok(id)
+    }
+
+    fn keep(&self, gateway: Arc<Gateway>, backend: Arc<dyn Backend>, lease: Lease, store: StoreKind) {
+        let mut alive = causeway_backend::keep_alive(backend, lease);
+        let open = self.open.clone();
+        tokio::spawn(async move {
+            let error = alive.gone().await;
+            tracing::warn!(store = store.name(), %error, "the gateway's own lease in the legacy store ended; opened anew when needed");
+            open.lock().remove(&store);
+            gateway.converge.notify_one();
+        });
+    }
+}
+
+/// Lets go in L what is over here.
+pub async fn follow_over(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
+    let mut over = gateway.over();
+    let mut stopping = gateway.stopping();
+    loop {
+        let next = tokio::select! {
+            next = over.recv() => next,
+            _ = stopping.wait_for(|s| *s) => return,
+        };
+        match next {
+            Ok(Over::Session { session, closed }) => {
+                let taken_over = gateway.with(|core| core.phase().taken_over()).0;
+                if let (Some(sessions), true, true) = (legacy.sessions.clone(), closed, taken_over) {
+                    tokio::spawn(async move { sessions.close(&session).await });
+                }
+            }
+            Ok(Over::Lease { id, revoked }) => {
+                if let Some(leases) = legacy.leases.clone() {
+                    tokio::spawn(async move { leases.over(id, revoked).await });
+                }
+            }
+            Err(tokio::sync::broadcast::error::RecvError::Lagged(missed)) => {
+                tracing::warn!(missed, "ended sessions were not passed on to the legacy store; they expire there by themselves");
+            }
+            Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Sessions of clients in the legacy ensemble: one upstream connection for each client session, opened
+//! or re-attached only because its client is connected here, and shared by all who need it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use causeway_backend::{BackendError, ErrorKind};
+use causeway_backend_zookeeper::{Handshake, Notification, Pings, Servers, Upstream, UpstreamOptions};
+use causeway_engine::converge::LegacyOwner;
+use causeway_engine::core::Command;
+use causeway_engine::session::{ConnId, LegacySession};
+use causeway_wire::zk::ConnectRequest;
+use dashmap::DashMap;
+use tokio::sync::{Mutex, mpsc};
+
+use crate::gateway::Gateway;
+
+struct Client {
+    conn: ConnId,
+    notifications: mpsc::Sender<Notification>,
+    upstream: Mutex<Option<Arc<Upstream>>>,
+}
+
+/// The upstream connections of the clients that are connected here.
+pub struct Upstreams {
+    servers: Servers,
+    options: UpstreamOptions,
+    clients: DashMap<i64, Arc<Client>>,
+}
+
+impl std::fmt::Debug for Upstreams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upstreams").field("clients", &self.clients.len()).finish_non_exhaustive()
+    }
+}
+
+impl Upstreams {
+    /// For an ensemble.
+    pub fn new(servers: Servers) -> Self {
+        Upstreams { servers, options: UpstreamOptions::default(), clients: DashMap::new() }
+    }
+
+    /// The ensemble's servers.
+    pub fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    /// How connections are made.
+    pub fn options(&self) -> &UpstreamOptions {
+        &self.options
+    }
+
+    /// A connection speaks for a session from now on. Watches set upstream are reported to it.
+    pub fn client(&self, session: i64, conn: ConnId, notifications: mpsc::Sender<Notification>) {
+        let client = Client { conn, notifications, upstream: Mutex::new(None) };
+        self.clients.insert(session, Arc::new(client));
+    }
+
+    /// The connection ended: the upstream connection goes, the session in the ensemble stays.
+    pub fn gone(&self, session: i64, conn: ConnId) {
+        self.clients.remove_if(&session, |_, client| client.conn == conn);
+    }
+
+    /// What is known of a client's session in the ensemble.
+    pub fn state(&self, gateway: &Gateway, session: i64) -> LegacyOwner {
+        let known = gateway.with(|core| core.sessions().get(session).map(|s| s.legacy.is_some())).0;
+        let attached = self.clients.get(&session).is_some_and(|client| {
+            let attached = client.upstream.try_lock().map(|u| u.as_ref().is_some_and(|u| u.lost_already().is_none()));
+            attached.unwrap_or(false)
+        });
+        match (attached, known) {
+            (true, _) => LegacyOwner::Alive,
+            (false, Some(true)) => LegacyOwner::Unknown,
+            (false, Some(false) | None) => LegacyOwner::Gone,
+        }
+    }
+
+    /// Whether the session's client is connected here, so that its upstream session may be attached.
+    pub fn is_connected(&self, session: i64) -> bool {
+        self.clients.contains_key(&session)
+    }
+
+    /// The session's upstream connection: the one there is, or a new one, re-attached by id and password
+    /// where the ensemble knows the session, opened where it does not.
+    pub async fn attach(&self, gateway: &Gateway, session: i64) -> Result<Arc<Upstream>, BackendError> {
+        let Some(client) = self.clients.get(&session).map(|c| c.clone()) else {
+            return Err(BackendError::not_applied(
+                ErrorKind::Unavailable,
+                format!("session {session:x} has no connection here, and only its client's may attach it"),
+            ));
+        };
+        let mut slot = client.upstream.lock().await;
+        if let Some(upstream) = slot.as_ref().filter(|u| u.lost_already().is_none()) {
+            return Ok(upstream.clone());
+        }
+        *slot = None;
+        let (legacy, timeout_ms) = gateway
+            .with(|core| {
+                let session = core.sessions().get(session);
+                (session.and_then(|s| s.legacy.clone()), session.map_or(10_000, |s| s.timeout_ms))
+            })
+            .0;
+        let upstream = match legacy {
+            Some(known) => match self.connect(timeout_ms, Some(&known), &client).await? {
+                Some((upstream, _)) => upstream,
+                // The ensemble has let the session go: a new one stands behind the client from now on.
+                None => self.open(gateway, session, timeout_ms, &client).await?,
+            },
+            None => self.open(gateway, session, timeout_ms, &client).await?,
+        };
+        *slot = Some(upstream.clone());
+        gateway.converge.notify_one();
+        Ok(upstream)
+    }
+
+    async fn open(
+        &self,
+        gateway: &Gateway,
+        session: i64,
+        timeout_ms: u32,
+        client: &Client,
+    ) -> Result<Arc<Upstream>, BackendError> {
+        let Some((upstream, legacy)) = self.connect(timeout_ms, None, client).await? else {
+            return Err(BackendError::not_applied(
+                ErrorKind::Unavailable,
+                "the legacy ensemble refused a new session",
+            ));
+        };
+        gateway.apply(Command::LegacySession { id: session, legacy: Some(legacy) });
+        Ok(upstream)
+    }
+
+    async fn connect(
+        &self,
+        timeout_ms: u32,
+        known: Option<&LegacySession>,
+        client: &Client,
+    ) -> Result<Option<(Arc<Upstream>, LegacySession)>, BackendError> {
+        let request = ConnectRequest {
+            timeout_ms: i32::try_from(timeout_ms).unwrap_or(i32::MAX),
+            session_id: known.map_or(0, |k| k.id),
+            password: known.map_or_else(|| Bytes::from_static(&[0; 16]), |k| Bytes::copy_from_slice(&k.password)),
+            ..ConnectRequest::default()
+        };
+        match Upstream::connect(&self.servers, &request, &self.options, Pings::Automatic).await? {
+            Handshake::Established { connection: (upstream, mut notifications), response } => {
+                let to = client.notifications.clone();
+                tokio::spawn(async move {
+                    while let Some(notification) = notifications.recv().await {
+                        if to.send(notification).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+                let mut password = [0; 16];
+                for (to, from) in password.iter_mut().zip(response.password.iter()) {
+                    *to = *from;
+                }
+                let legacy = LegacySession {
+                    id: response.session_id,
+                    password,
+                    timeout_ms: u32::try_from(response.timeout_ms).unwrap_or(timeout_ms),
+                };
+                Ok(Some((Arc::new(upstream), legacy)))
+            }
+            Handshake::Expired { .. } => Ok(None),
+        }
+    }
+
+    /// The client closed its session: so does its session in the ensemble, with all that it owns there.
+    pub async fn close(&self, session: &causeway_engine::session::Session) {
+        let attached = match self.clients.get(&session.id).map(|c| c.clone()) {
+            Some(client) => client.upstream.lock().await.take(),
+            None => None,
+        };
+        let upstream = match (attached, &session.legacy) {
+            (Some(upstream), _) => Some(upstream),
+            (None, Some(known)) => {
+                let (notifications, _) = mpsc::channel(1);
+                let client = Client { conn: ConnId(0), notifications, upstream: Mutex::new(None) };
+                self.connect(session.timeout_ms, Some(known), &client).await.ok().flatten().map(|(u, _)| u)
+            }
+            (None, None) => None,
+        };
+        if let Some(upstream) = upstream {
+            let closed = upstream.submit(causeway_wire::zk::OpCode::CloseSession as i32, &[]).await;
+            if let Err(error) = closed {
+                tracing::debug!(session = format!("{:x}", session.id), %error, "closing in the ensemble was not confirmed");
+            }
+        }
+    }
+}
