@@ -198,15 +198,11 @@ impl Node {
         if stat.ephemeral_owner != 0 || self.kind() == NodeKind::Ephemeral {
             self.owner = stat.ephemeral_owner;
         }
-        let creations = (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2;
-        let creations = i32::try_from(creations).unwrap_or(i32::MAX);
+        // Sequence numbers given out on either side are not given out again.
+        self.creations = self.creations.max(creations_of(stat));
         if self.implicit {
             self.implicit = false;
-            self.creations = creations;
             self.counted_through = stat.pzxid;
-        } else {
-            // Sequence numbers given out on either side are not given out again.
-            self.creations = self.creations.max(creations);
         }
         self.pzxid = self.pzxid.max(stat.pzxid);
     }
@@ -248,6 +244,13 @@ impl PartialEq for Node {
             && self.acl == other.acl
             && self.children == other.children
     }
+}
+
+/// The creation count behind a stat. The stat holds twice the count, wrapped, so a count from
+/// 2^30 up is told by the sign; one beyond `i32::MAX` cannot be told from a smaller one.
+fn creations_of(stat: &Stat) -> i32 {
+    let twice = i64::from(stat.cversion) + i64::from(stat.num_children);
+    i32::try_from((twice / 2).rem_euclid(1 << 31)).unwrap_or(i32::MAX)
 }
 
 /// Owner value of a TTL node; `None` when the TTL is out of range.

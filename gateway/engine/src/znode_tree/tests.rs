@@ -466,6 +466,29 @@ fn sequence_numbers_wrap() {
 }
 
 #[test]
+fn creation_counts_survive_an_import() {
+    for creations in [0, 1, 5, (1 << 30) - 1, 1 << 30, i32::MAX] {
+        let mut log = Log::paths(&["/q", "/q/a", "/q/b"]);
+        log.tree.nodes.get_mut("/q").expect("q").creations = creations;
+        let mut copy = Log::new(&[]);
+        for path in ["/q", "/q/a"] {
+            copy.result(&import_from(&log.tree, path)).expect("import");
+        }
+        assert_eq!(copy.tree.node("/q").map(Node::creations), Some(creations));
+    }
+    // A stat that knows of fewer children than came here does not turn the count back.
+    let mut log = Log::paths(&["/s", "/s/p", "/s/p/1", "/s/p/2"]);
+    let mut copy = Log::new(&[]);
+    for path in ["/s/p/1", "/s/p/2"] {
+        copy.result(&import_from(&log.tree, path)).expect("import");
+    }
+    log.tree.nodes.get_mut("/s/p").expect("p").creations = 1;
+    copy.result(&import_from(&log.tree, "/s/p"))
+        .expect("import");
+    assert_eq!(copy.tree.node("/s/p").map(Node::creations), Some(2));
+}
+
+#[test]
 fn versions_wrap_past_any() {
     for (version, next) in [(0, 1), (i32::MAX, i32::MIN), (-2, 0), (-1, 0)] {
         assert_eq!(node::next_version(version), next);
