@@ -1,9 +1,9 @@
 //! Reads the operator's commands: the one place that knows the shape of their JSON.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::target::Gateway;
+use crate::target::{Gateway, http};
 
 /// A service as `causeway services` lists it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub fn service(gateway: &Gateway, name: &str) -> Result<Option<Service>> {
     Ok(services.iter().find(|s| s["service"] == name).map(|s| {
         let number = |field: &str| s[field].as_u64().unwrap_or_default();
         Service {
-            visible: number("visible"),
+            visible: number("instances"),
             live: number("live"),
             held: number("held"),
             expected: number("expected"),
@@ -36,24 +36,41 @@ pub fn service(gateway: &Gateway, name: &str) -> Result<Option<Service>> {
     }))
 }
 
-/// Keys that look like registrations and that no layout claims.
-pub fn unclaimed(gateway: &Gateway) -> Result<Vec<String>> {
+/// Keys that look like registrations and that no layout claims, with the layout that would fit.
+pub fn unclaimed(gateway: &Gateway) -> Result<Vec<(String, String)>> {
     let reply = gateway.causeway_json(&["services"])?;
     let keys = reply["unclaimed"].as_array().context("unclaimed")?;
+    let text = |key: &Value, field: &str| key[field].as_str().unwrap_or_default().to_string();
     Ok(keys
         .iter()
-        .filter_map(|k| Some(k["key"].as_str()?.to_string()))
+        .map(|key| (text(key, "key"), text(key, "would_fit")))
         .collect())
 }
 
-/// Whether `causeway explain` says that `source` (`zookeeper`, `etcd` or `registry`) has the instance whose
-/// raw key is `key`.
-pub fn present(gateway: &Gateway, key: &str, source: &str) -> Result<bool> {
+/// Where a registration is, as `causeway explain` says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Clients see it.
+    pub visible: bool,
+    /// The legacy store of its protocol has it.
+    pub legacy: bool,
+    /// The new registry has it.
+    pub registry: bool,
+}
+
+/// Where the registration with the raw key `key` is; nowhere when the gateway knows none.
+pub fn places(gateway: &Gateway, key: &str) -> Result<Places> {
     let reply = gateway.causeway_json(&["explain", key])?;
-    let sources = reply["sources"].as_array().context("sources")?;
-    Ok(sources
+    let found = reply["registrations"].as_array().context("registrations")?;
+    let said = |item: &Value, field: &str| item[field].as_bool().unwrap_or_default();
+    Ok(found
         .iter()
-        .any(|s| s["source"] == source && s["present"] == true))
+        .find(|item| item["key"] == key)
+        .map_or_else(Places::default, |item| Places {
+            visible: said(item, "visible"),
+            legacy: said(item, "in_legacy"),
+            registry: said(item, "in_registry"),
+        }))
 }
 
 /// The phase of the cluster default.
@@ -64,11 +81,22 @@ pub fn phase(gateway: &Gateway) -> Result<String> {
         .to_string())
 }
 
-/// The names of alarms that stand now.
+/// The alarms that stand now and those that were raised lately, as text.
 pub fn alarms(gateway: &Gateway) -> Result<Vec<String>> {
-    let reply = status(gateway)?;
-    let alarms = reply["alarms"].as_array().context("alarms")?;
-    Ok(alarms.iter().map(Value::to_string).collect())
+    let (code, body) = http(gateway.admin_port(), "GET", "/v1/alarms", "")?;
+    ensure!(code == 200, "{code} {body}");
+    let reply: Value = serde_json::from_str(&body)?;
+    let list = |name: &str| {
+        reply[name]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    };
+    Ok(list("standing")
+        .iter()
+        .chain(list("recent"))
+        .map(Value::to_string)
+        .collect())
 }
 
 /// The whole status.

@@ -102,7 +102,79 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
             }
         }
     }
+    let operations = read(&root.join("docs/operations.md"))?;
+    for (source, named) in [("config.rs", FLAGS), ("cli.rs", COMMANDS)] {
+        let text = read(&root.join("gateway/causeway/src").join(source))?;
+        faults.extend(undocumented(&text, named, &operations));
+    }
     Ok(faults)
+}
+
+/// How names are taken from a source and how the documentation has to show them.
+struct Named {
+    /// The type whose fields or variants are the names.
+    declaration: &'static str,
+    /// What stands before a name in the documentation.
+    prefix: &'static str,
+}
+
+const FLAGS: Named = Named {
+    declaration: "pub struct Flags {",
+    prefix: "--",
+};
+const COMMANDS: Named = Named {
+    declaration: "pub enum Operator {",
+    prefix: "causeway ",
+};
+
+/// Flags and commands of the binary that `docs/operations.md` does not show.
+fn undocumented(source: &str, named: Named, documentation: &str) -> Vec<String> {
+    let names: Vec<String> = source
+        .split(named.declaration)
+        .nth(1)
+        .unwrap_or_default()
+        .lines()
+        .take_while(|line| *line != "}")
+        // Fields and variants stand one level in; what belongs to a variant stands deeper.
+        .filter(|line| line.starts_with("    ") && !line.starts_with("     "))
+        .filter_map(|line| {
+            let name = line.trim_start().trim_start_matches("pub ");
+            let name = name
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()?;
+            (!name.is_empty()).then(|| kebab(name))
+        })
+        .collect();
+    if names.is_empty() {
+        return vec![format!(
+            "no names under {:?}: has it moved?",
+            named.declaration
+        )];
+    }
+    let shown = |name: &String| {
+        let whole = format!("{}{name}", named.prefix);
+        documentation.match_indices(&whole).any(|(at, _)| {
+            let after = documentation[at + whole.len()..].chars().next();
+            !after.is_some_and(|c| c.is_alphanumeric() || c == '-')
+        })
+    };
+    names
+        .into_iter()
+        .filter(|name| !shown(name))
+        .map(|name| format!("docs/operations.md does not show {}{name}", named.prefix))
+        .collect()
+}
+
+/// `TakeOver` and `take_over` become `take-over`.
+fn kebab(name: &str) -> String {
+    let mut text = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !text.is_empty() {
+            text.push('-');
+        }
+        text.extend(letter.to_lowercase());
+    }
+    text.replace('_', "-")
 }
 
 /// A dependency of the workspace without a comment above its group.
@@ -265,6 +337,31 @@ mod tests {
             "[package]\nname = \"newcomer\"\n",
             &["newcomer: a crate that xtask/src/tidy.rs does not place"],
         );
+    }
+
+    #[test]
+    fn every_flag_and_command_is_documented() {
+        let check = |source: &str, named: Named, documentation: &str, expected: &[&str]| {
+            assert_eq!(
+                undocumented(source, named, documentation),
+                expected,
+                "{source}"
+            );
+        };
+        let flags = "pub struct Flags {\n    /// Doc.\n    #[arg(long)]\n    pub etcd_listen: Option<String>,\n}\n";
+        check(flags, FLAGS, "| `--etcd-listen ADDRESS` |", &[]);
+        let missing = &["docs/operations.md does not show --etcd-listen"];
+        check(flags, FLAGS, "`--etcd-listen-more`", missing);
+        let commands = "pub enum Operator {\n    /// Doc.\n    TakeOver(Step),\n    Ack {\n        service: String,\n    },\n}\n";
+        check(
+            commands,
+            COMMANDS,
+            "`causeway take-over`, `causeway ack SERVICE`",
+            &[],
+        );
+        let missing = &["docs/operations.md does not show causeway take-over"];
+        check(commands, COMMANDS, "causeway ack", missing);
+        assert_eq!(undocumented("", FLAGS, "").len(), 1);
     }
 
     #[test]

@@ -234,12 +234,12 @@ fn tell(story: &mut Story, work: &Work) -> Result<()> {
     let key_of_one = curator("orders", "one", "10.20.0.1", 7000).0;
     until(SOON, "both places have it", || {
         ensure!(
-            observe::present(&scene.gateway, &key_of_one, "registry")?,
+            observe::places(&scene.gateway, &key_of_one)?.registry,
             "the registry lacks {key_of_one}"
         );
         let key = grpc("10.20.0.1", 9000).0;
         ensure!(
-            observe::present(&scene.gateway, &key, "registry")?,
+            observe::places(&scene.gateway, &key)?.registry,
             "the registry lacks {key}"
         );
         Ok(())

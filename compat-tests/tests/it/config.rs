@@ -51,12 +51,12 @@ fn every_error_of_a_bad_configuration_is_named_at_once() {
         fs::write(
             &file,
             "zookeeper_listen = \"nowhere\"\nprotect_threshold = 400\nphase = \"sideways\"\n\
-             legacy_etcd = [\"ftp://127.0.0.1:1\"]\n[[layout]]\nuse = \"no-such-layout\"\n",
+             legacy_etcd = \"ftp://127.0.0.1:1\"\n[[layout]]\nuse = \"no-such-layout\"\n",
         )?;
         let words = [
-            "zookeeper",
+            "zookeeper-listen",
             "nowhere",
-            "400",
+            "protect-threshold",
             "sideways",
             "ftp",
             "data-dir",

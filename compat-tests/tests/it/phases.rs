@@ -190,7 +190,7 @@ fn landing(work: &Work, gateway: &Gateway, legacy: &Legacy, expected: Lands) -> 
             CONVERGES,
             &format!("{path} in the registry: {}", expected.in_registry),
             || {
-                let present = observe::present(gateway, path, "registry")?;
+                let present = observe::places(gateway, path)?.registry;
                 ensure!(present == expected.in_registry, "present: {present}");
                 Ok(())
             },
@@ -221,10 +221,8 @@ fn landing(work: &Work, gateway: &Gateway, legacy: &Legacy, expected: Lands) -> 
             let left = direct_etcd.keys("orders")?;
             ensure!(left.iter().all(|key| *key == kept.0), "etcd has {left:?}");
             for path in [&one.0, &key.0, &rpc.0] {
-                ensure!(
-                    !observe::present(gateway, path, "registry")?,
-                    "the registry has {path}"
-                );
+                let places = observe::places(gateway, path)?;
+                ensure!(!places.registry && !places.visible, "{path}: {places:?}");
             }
             Ok(())
         },
