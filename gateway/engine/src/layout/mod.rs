@@ -9,9 +9,11 @@
 mod builtin;
 mod claim;
 mod codec;
+mod compiled;
 mod description;
 mod exclusion;
 mod instance;
+mod place;
 mod set;
 mod template;
 
@@ -19,6 +21,7 @@ mod template;
 mod tests;
 
 pub use self::codec::{DecodeError, is_secret_name, redact};
+pub use self::compiled::Layout;
 pub use self::description::{
     LayoutConfig, LayoutError, LeaseRequirement, NodeRequirement, Parents, PassConfig, Read,
     Update, ValueKind, Write,
@@ -27,6 +30,6 @@ pub use self::exclusion::looks_like_lock;
 pub use self::instance::{
     Class, Classified, Endpoint, Instance, LayoutId, MetaValue, NodeKind, Role, Status, scope_key,
 };
-pub use self::set::{Layout, LayoutSet, RangeClass, ServiceDir, Suggestion};
+pub use self::set::{LayoutSet, RangeClass, ServiceDir, Suggestion};
 
 pub(crate) use self::codec::join_host_port;

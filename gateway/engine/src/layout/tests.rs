@@ -933,13 +933,13 @@ fn suggestions() {
         Etcd,
         "orders/10.20.3.7:9000",
         r#"{"Op":0,"Addr":"10.20.3.7:9000"}"#,
-        r#"grpc-endpoints: use = "grpc-endpoints", services = ["orders"]"#,
+        r#"grpc-endpoints: use = "grpc-endpoints", targets = ["orders"]"#,
     );
     check(
         Etcd,
         "/a/b/x",
         r#"{"Op":0,"Addr":"10.20.3.7:9000"}"#,
-        r#"grpc-endpoints: use = "grpc-endpoints", services = ["/a/b"]"#,
+        r#"grpc-endpoints: use = "grpc-endpoints", targets = ["/a/b"]"#,
     );
     check(
         Etcd,
@@ -1473,7 +1473,7 @@ fn layouts_of_a_users_own() {
         ),
         Some(Suggestion::Fits {
             layout: LayoutId::from("kitex-zk"),
-            setting: r#"use = "kitex-zk", services = ["other"]"#.into()
+            setting: r#"id = "kitex-zk", services = ["other"]"#.into()
         })
     );
 
