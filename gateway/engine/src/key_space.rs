@@ -633,11 +633,16 @@ impl Writer<'_> {
             mod_revision: self.revision,
             ..KeyValue::default()
         };
-        let kv = Arc::new(tombstone);
+        // A pair put and deleted in one transaction was never there for anyone else: the event
+        // tells the pair before the revision (etcd reads it at revision - 1).
+        let before = match self.space.history.before(key, self.revision) {
+            Some(before) => before.clone(),
+            None => Some(prev.clone()),
+        };
         self.record(KeyEvent {
             kind: EventKind::Delete,
-            kv,
-            prev: Some(prev.clone()),
+            kv: Arc::new(tombstone),
+            prev: before,
         });
         Some(prev)
     }

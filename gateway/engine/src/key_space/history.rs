@@ -79,6 +79,15 @@ impl History {
         past.push_back((revision, event.prev.clone()));
     }
 
+    /// What a key was before `revision`, if it was noted as changed in that revision.
+    pub(crate) fn before(&self, key: &[u8], revision: i64) -> Option<&Option<Arc<KeyValue>>> {
+        let past = self.past.get(key)?;
+        let first = past.partition_point(|(number, _)| *number < revision);
+        past.get(first)
+            .filter(|(number, _)| *number == revision)
+            .map(|(_, before)| before)
+    }
+
     pub(crate) fn push(&mut self, change: Change) {
         self.bytes += cost(&change);
         self.log.push_back(change);
