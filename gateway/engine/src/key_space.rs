@@ -17,7 +17,7 @@ mod range;
 mod saved;
 pub(crate) mod span;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod txn;
 mod types;
 
