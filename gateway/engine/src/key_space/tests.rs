@@ -1532,7 +1532,7 @@ impl Model {
         let reply = match command {
             KeyCommand::Put { .. } | KeyCommand::DeleteRange { .. } | KeyCommand::Txn(_) => {
                 let as_op = op(command.clone());
-                self.shape(std::slice::from_ref(&as_op), 129, true)?;
+                self.shape(std::slice::from_ref(&as_op), true)?;
                 if let Op::Put {
                     key,
                     lease,
@@ -1595,7 +1595,7 @@ impl Model {
         Ok(reply)
     }
 
-    fn shape(&self, ops: &[Op], budget: usize, outermost: bool) -> Result<(), KeyError> {
+    fn shape(&self, ops: &[Op], outermost: bool) -> Result<(), KeyError> {
         for op in ops {
             match op {
                 Op::Put {
@@ -1613,8 +1613,8 @@ impl Model {
                     }
                 }
                 Op::Txn(txn) => {
-                    self.shape(&txn.success, budget, false)?;
-                    self.shape(&txn.failure, budget, false)?;
+                    self.shape(&txn.success, false)?;
+                    self.shape(&txn.failure, false)?;
                     if outermost {
                         Self::written(&txn.success)?;
                         Self::written(&txn.failure)?;
