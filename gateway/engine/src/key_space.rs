@@ -445,6 +445,8 @@ impl Writer<'_> {
         self.space.range_at(request, self.revision())
     }
 
+    /// A kept value or lease whose pair an earlier deletion of the same transaction took is empty:
+    /// the check looked at the state before, and etcd itself panics there.
     pub(crate) fn put(&mut self, put: Put<'_>) -> PutReply {
         let before = self.space.current.get(put.key).cloned();
         let kept = before.as_deref();

@@ -101,6 +101,7 @@ fn passes(kv: &KeyValue, request: &RangeRequest) -> bool {
     )
 }
 
+/// Equal pairs keep the order of their keys; etcd's sort leaves theirs open.
 fn sort(kvs: &mut [Arc<KeyValue>], request: &RangeRequest) {
     let by = |a: &KeyValue, b: &KeyValue| -> Ordering {
         match request.sort_target {
