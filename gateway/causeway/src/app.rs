@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use causeway_engine::core::{BridgeRule, Command, Core, Settings, Store};
+use causeway_engine::core::{Command, Core, Settings, Store};
 use tokio::net::TcpListener;
 
 use crate::config::Config;
@@ -122,16 +122,7 @@ fn settings(config: &Config) -> Settings {
         zookeeper: store(config.legacy_zookeeper.is_some()),
         etcd: store(config.legacy_etcd.is_some()),
         layouts: config.layouts.clone(),
-        bridges: config
-            .bridges
-            .iter()
-            .map(|b| BridgeRule {
-                from: b.from.clone(),
-                service: b.service.clone(),
-                to: b.to.clone(),
-                as_service: b.as_service.clone(),
-            })
-            .collect(),
+        bridges: config.bridges.clone(),
         protection: config.protection.clone(),
         phase: config.phase,
         gate_time_ms: millis(config.gate_time),

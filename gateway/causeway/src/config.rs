@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use causeway_engine::convert::{Bridge, BridgeConfig};
 use causeway_engine::layout::{LayoutConfig, LayoutSet, PassConfig};
 use causeway_engine::phase::Phase;
 use causeway_engine::protection;
@@ -90,7 +91,7 @@ struct File {
     #[serde(default)]
     pass: Vec<PassConfig>,
     #[serde(default)]
-    bridge: Vec<Bridge>,
+    bridge: Vec<BridgeConfig>,
 }
 
 /// `[gates]`.
@@ -125,20 +126,6 @@ pub struct EtcdSection {
     pub min_lease_ttl_s: Option<u64>,
     /// Version shown by Status when there is no legacy etcd [3.5.21].
     pub version: Option<String>,
-}
-
-/// `[[bridge]]`: one service shown in another layout too.
-#[derive(Debug, Clone, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct Bridge {
-    /// Layout of the registrations.
-    pub from: String,
-    /// Service in that layout, as `causeway services` names it.
-    pub service: String,
-    /// Layout to show it in.
-    pub to: String,
-    /// Service (target, name) there.
-    pub as_service: String,
 }
 
 /// A legacy ensemble.
@@ -335,13 +322,10 @@ impl Config {
             errors.extend(all.iter().map(|e| format!("layout: {e}")));
             LayoutSet::builtin_default()
         });
-        for bridge in &file.bridge {
-            for (name, id) in [("from", &bridge.from), ("to", &bridge.to)] {
-                if layouts.layout(id).is_none() {
-                    errors.push(format!("bridge: {name} = {id:?} is not a layout in force"));
-                }
-            }
-        }
+        let bridges = Bridge::load(&file.bridge, &layouts).unwrap_or_else(|all| {
+            errors.extend(all.iter().map(ToString::to_string));
+            Vec::new()
+        });
 
         if !errors.is_empty() {
             return Err(ConfigErrors(errors));
@@ -369,7 +353,7 @@ impl Config {
             min_lease_ttl_s: i64::try_from(min_ttl).unwrap_or(2),
             etcd_version: file.etcd.version.unwrap_or_else(|| "3.5.21".into()),
             layouts,
-            bridges: file.bridge,
+            bridges,
         })
     }
 }

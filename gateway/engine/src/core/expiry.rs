@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use causeway_registry::{Health, LeaseId, LeaseKind, LeaseState, RecordKey, StoreKind};
 
-use super::registrations::path_of;
+use super::registrations::{lease_of, path_of};
 use super::{Core, Effects, REGISTRY, Reply, ms};
 use crate::key_space::KeyCommand;
 use crate::protection::{Cause, Input, Output};
@@ -72,6 +72,12 @@ impl Core {
                 }
             }
         }
+        let mut lost: BTreeSet<LeaseId> = BTreeSet::new();
+        for key in &at_once {
+            let owner = self.seen(key).map_or(0, |s| s.owner);
+            lost.extend(lease_of(key.store, owner).filter(|l| leases.contains(l)));
+            lost.extend(self.st.node.get(key).and_then(|r| r.lease));
+        }
         self.remove_judged(&at_once, now_ms, fx);
         let inputs = instances
             .into_iter()
@@ -83,7 +89,7 @@ impl Core {
             // An owner with nothing left, and one that lost something, is over; one whose records are all
             // held may still come back whole.
             let info = self.st.node.lease(lease);
-            if info.is_none_or(|i| i.records == 0 || i.state == LeaseState::Over) || at_once_of(&at_once, self, lease) {
+            if lost.contains(&lease) || info.is_none_or(|i| i.records == 0 || i.state == LeaseState::Over) {
                 self.finish(lease, now_ms, fx);
             }
         }
@@ -138,14 +144,14 @@ impl Core {
                 Output::Release { .. } => {}
                 Output::Refuse { why, .. } => fx.reply = Some(Reply::OrderRefused(why.to_string())),
                 Output::Alarm(alarm) => fx.alarms.push(alarm),
-                Output::FreezeSource { source, .. } => self.freeze(&source, true, fx),
-                Output::ThawSource { source } => self.freeze(&source, false, fx),
+                Output::FreezeSource { source, .. } => self.freeze(&source, true, now_ms, fx),
+                Output::ThawSource { source } => self.freeze(&source, false, now_ms, fx),
             }
         }
         if !gone.is_empty() {
-            self.remove_judged(&gone, now_ms, fx);
             let leases: BTreeSet<LeaseId> =
-                gone.iter().filter_map(|k| self.lease_before_removal.remove(k)).collect();
+                gone.iter().filter_map(|k| self.st.node.get(k)).filter_map(|r| r.lease).collect();
+            self.remove_judged(&gone, now_ms, fx);
             for lease in leases {
                 self.finish(lease, now_ms, fx);
             }
@@ -157,7 +163,13 @@ impl Core {
             || self.st.node.get(key).is_none_or(|r| matches!(r.health, Health::Expired | Health::Held))
     }
 
-    fn freeze(&mut self, source: &str, frozen: bool, fx: &mut Effects) {
+    fn freeze(&mut self, source: &str, frozen: bool, now_ms: i64, fx: &mut Effects) {
+        if frozen && source == REGISTRY {
+            // The registry's own memory is whole by nature; it is believed again once that held for a TTL.
+            let outputs = self.st.protection.handle(Input::SourceWhole { source: REGISTRY.into() }, now_ms);
+            self.carry_out(outputs, now_ms, fx);
+            return;
+        }
         for (store, feed) in &mut self.feeds {
             if store.name() == source {
                 feed.frozen = frozen;
@@ -177,9 +189,6 @@ impl Core {
         for key in keys {
             if let Some(record) = self.st.node.get(key) {
                 judged.push((key.clone(), record.stamp));
-                if let Some(lease) = record.lease {
-                    self.lease_before_removal.insert(key.clone(), lease);
-                }
             }
         }
         self.remove_from_view(keys, now_ms, fx);
@@ -261,16 +270,4 @@ impl Core {
         }
         self.dirty = self.st.registrations.keys().filter(|k| self.feeds.contains_key(&k.store)).cloned().collect();
     }
-}
-
-/// Whether something of an owner was removed at once.
-fn at_once_of(removed: &[RecordKey], core: &mut Core, lease: LeaseId) -> bool {
-    let mut any = false;
-    for key in removed {
-        if core.lease_before_removal.get(key) == Some(&lease) {
-            core.lease_before_removal.remove(key);
-            any = true;
-        }
-    }
-    any
 }

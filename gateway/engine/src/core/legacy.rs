@@ -6,7 +6,7 @@ use bytes::Bytes;
 use causeway_registry::{Health, LeaseKind, RecordKey, StoreKind};
 
 use super::registrations::{Actor, BRIDGE_OWNER, path_of};
-use super::{Core, Effects, LegacyEntry, LegacyEvent, LegacyMeta, Registration, ms};
+use super::{Core, Effects, LegacyEntry, LegacyEvent, LegacyMeta, Registration};
 use crate::converge::{Absence, Action, InLegacy, InNew, LegacyOwner, Situation, converge};
 use crate::key_space::{KeyCommand, KeyValue};
 use crate::layout::NodeKind;
@@ -318,7 +318,7 @@ impl Core {
             return;
         };
         let ids: BTreeSet<String> = [id].into();
-        if self.st.protection.would_refuse_foreign(&service, &ids, key.store.name(), now_ms) {
+        if self.st.protection.would_refuse_foreign(&service, &ids, super::REGISTRY, now_ms) {
             // Held: the owner's truth is asserted again.
             if let Some(reg) = self.st.registrations.get_mut(key) {
                 reg.absence = Absence::StoreLost;

@@ -27,6 +27,7 @@ use bytes::Bytes;
 use causeway_registry::{Delta, LeaseId, Node, NodeConfig, RecordBody, RecordKey, StoreKind};
 use serde::{Deserialize, Serialize};
 
+use crate::convert::Bridge;
 use crate::key_space::{KeyCommand, KeyError, KeyReply, KeySpace};
 use crate::key_watch::{Delivery, KeyWatchTable};
 use crate::layout::LayoutSet;
@@ -55,19 +56,6 @@ pub enum Store {
     Legacy,
 }
 
-/// A service that is shown in another layout too.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BridgeRule {
-    /// Layout of the registrations.
-    pub from: String,
-    /// Service in that layout, as reports name it.
-    pub service: String,
-    /// Layout to show it in.
-    pub to: String,
-    /// Service there.
-    pub as_service: String,
-}
-
 /// What the machine is told once; the same on each start.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -78,7 +66,7 @@ pub struct Settings {
     /// Layouts in force.
     pub layouts: LayoutSet,
     /// Bridges in force.
-    pub bridges: Vec<BridgeRule>,
+    pub bridges: Vec<Bridge>,
     /// The protection rule.
     pub protection: protection::Settings,
     /// Phase of a fresh state.
@@ -415,8 +403,6 @@ pub struct Core {
     auth: BTreeMap<WatcherId, Vec<AuthId>>,
     feeds: BTreeMap<StoreKind, Feed>,
     dirty: BTreeSet<RecordKey>,
-    /// Owners of records that are being removed, so that an owner that lost something ends.
-    lease_before_removal: BTreeMap<RecordKey, LeaseId>,
     /// What differs between L and N.
     differing: migration::Differing,
     /// When everything that gates look at was last not clean; a restart begins anew.
@@ -492,7 +478,6 @@ impl Core {
             auth: BTreeMap::new(),
             feeds,
             dirty: BTreeSet::new(),
-            lease_before_removal: BTreeMap::new(),
             differing: migration::Differing::new(),
             unclean_at_ms: 0,
         };

@@ -180,7 +180,10 @@ impl Core {
             self.carry_out(outputs, now_ms, fx);
         }
         self.touch(key);
-        // BRIDGE
+        match instance {
+            Some(instance) => self.bridge(key, instance, now_ms, fx),
+            None => self.unbridge(key, now_ms, fx),
+        }
     }
 
     fn write_node(
@@ -239,7 +242,7 @@ impl Core {
         let input = match cause {
             Cause::Explicit => Input::Removed { service, instance: id },
             Cause::Expired | Cause::Foreign | Cause::Unknown => {
-                Input::Missing { service, instances: [id].into(), source: key.store.name().to_owned(), cause }
+                Input::Missing { service, instances: [id].into(), source: REGISTRY.to_owned(), cause }
             }
         };
         let outputs = self.st.protection.handle(input, now_ms);
@@ -270,10 +273,58 @@ impl Core {
         keys.iter().filter_map(|k| self.st.node.get(k)).map(|r| r.health).min()
     }
 
+    /// Shows an instance in the layouts that bridges name for it, and nowhere else.
+    fn bridge(&mut self, source: &RecordKey, instance: &Instance, now_ms: i64, fx: &mut Effects) {
+        if self.settings.bridges.is_empty() || self.st.registrations.get(source).is_some_and(|r| r.bridge_of.is_some()) {
+            return;
+        }
+        let mut shown = Vec::new();
+        for bridge in self.settings.bridges.clone() {
+            if !bridge.covers(instance) {
+                continue;
+            }
+            match bridge.project(&self.settings.layouts, instance) {
+                Ok(projection) => {
+                    let store = match projection.protocol {
+                        Protocol::Zookeeper => StoreKind::Zookeeper,
+                        Protocol::Etcd => StoreKind::Etcd,
+                    };
+                    for record in projection.records {
+                        let key = RecordKey::new(store, record.key);
+                        self.show_bridged(source, &key, record.value.into(), now_ms, fx);
+                        shown.push(key);
+                    }
+                }
+                Err(refusal) => {
+                    fx.notices.push(format!("bridge to {}: {} is not shown: {refusal}", bridge.target(), instance.identity));
+                }
+            }
+        }
+        for key in self.projections(source).into_iter().filter(|k| !shown.contains(k)) {
+            self.remove_from_view(std::slice::from_ref(&key), now_ms, fx);
+            self.sync_absent(&key, Cause::Explicit, now_ms, fx);
+        }
+    }
+
+    fn projections(&self, source: &RecordKey) -> Vec<RecordKey> {
+        if self.settings.bridges.is_empty() {
+            return Vec::new();
+        }
+        self.st
+            .registrations
+            .iter()
+            .filter(|(_, r)| !r.removed && r.bridge_of.as_ref() == Some(source))
+            .map(|(k, _)| k.clone())
+            .collect()
+    }
+
     fn show_bridged(&mut self, source: &RecordKey, key: &RecordKey, value: Bytes, now_ms: i64, fx: &mut Effects) {
         let occupied = self.st.registrations.get(key).is_some_and(|r| !r.removed && r.bridge_of.as_ref() != Some(source));
         if occupied || (self.in_view(key) && !self.st.registrations.contains_key(key)) {
             fx.notices.push(format!("bridge: {key} is somebody else's and stays"));
+            return;
+        }
+        if self.seen(key).is_some_and(|s| s.value == value) {
             return;
         }
         match key.store {
@@ -309,14 +360,7 @@ impl Core {
     }
 
     fn unbridge(&mut self, source: &RecordKey, now_ms: i64, fx: &mut Effects) {
-        let projections: Vec<RecordKey> = self
-            .st
-            .registrations
-            .iter()
-            .filter(|(_, r)| !r.removed && r.bridge_of.as_ref() == Some(source))
-            .map(|(k, _)| k.clone())
-            .collect();
-        for key in projections {
+        for key in self.projections(source) {
             self.remove_from_view(std::slice::from_ref(&key), now_ms, fx);
             self.sync_absent(&key, Cause::Explicit, now_ms, fx);
         }
