@@ -1,0 +1,3 @@
+//! Against a real etcd.
+
+mod contract;
