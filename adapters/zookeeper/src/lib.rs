@@ -1,1 +1,7 @@
-//! Placeholder until the first module lands.
+//! ZooKeeper behind Causeway.
+
+mod raw;
+mod servers;
+pub mod upstream;
+
+pub use servers::Servers;
