@@ -11,6 +11,7 @@
 //! Everything a second member will need is part of each record from the start: the stamp that
 //! orders it, the log position of its write, and digests that compare two members in constant time.
 
+pub mod api;
 pub mod clock;
 pub mod digest;
 pub mod lease;
@@ -27,5 +28,5 @@ pub use origin::{Dot, Origin, VersionVector};
 pub use record::{
     Endpoint, Health, LeaseId, LeaseKind, Record, RecordBody, RecordKey, Stamp, StoreKind, Version,
 };
-pub use service::{CatchUp, Change, ChangeKind, Delta, Revision, ServiceInfo, ServiceName};
+pub use service::{CatchUp, Change, ChangeKind, Delta, Gone, Revision, ServiceInfo, ServiceName};
 pub use tombstone::Tombstone;

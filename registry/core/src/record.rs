@@ -12,6 +12,7 @@ use crate::service::ServiceName;
 
 /// Whose key space a registration's raw key belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StoreKind {
     /// A znode path, as the ZooKeeper client wrote it (with the chroot taken away).
     Zookeeper,
@@ -123,6 +124,7 @@ impl fmt::Display for LeaseId {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Endpoint {
     /// The protocol spoken there (`dubbo`, `grpc`, `http`); may be empty.
+    #[serde(default)]
     pub scheme: String,
     /// Host name or address.
     pub host: String,
@@ -211,6 +213,7 @@ impl Version {
 
 /// What the holder knows about the owner of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Health {
     /// The owner was heard from within half its timeout, or the record has no owner.
     Live,
