@@ -73,6 +73,7 @@ pub trait RegistryAccess: Send + Sync + 'static {
     /// The registry in numbers, at constant cost.
     fn summary(&self) -> Summary;
     /// Every change from now on, in order, after it became visible. A receiver that is too slow is
-    /// told how many it missed, and starts over from [`RegistryAccess::snapshot`].
+    /// told how many it missed, and starts over from [`RegistryAccess::snapshot`]. The sender is dropped
+    /// when the registry stops; watch streams end then.
     fn subscribe(&self) -> broadcast::Receiver<Arc<Delta>>;
 }

@@ -3,6 +3,7 @@
 //! A watcher is a mark (what it saw last) and a bell per service, never a queue: however slow it
 //! reads, it costs itself only, and is told the newest state when it comes back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -28,6 +29,8 @@ pub(crate) struct Hub {
     access: Arc<dyn RegistryAccess>,
     slots: DashMap<ServiceName, Arc<Slot>>,
     ringing: OnceCell<()>,
+    /// The registry tells of no more changes.
+    ended: AtomicBool,
 }
 
 struct Slot {
@@ -35,7 +38,14 @@ struct Slot {
     bell: watch::Sender<u64>,
     /// The frame made last: at which count, for which mark. Watchers of one service mostly stand at
     /// the same mark, so one is enough.
-    last: Mutex<Option<(u64, Option<Revision>, Option<Frame>)>>,
+    last: Mutex<Option<Made>>,
+}
+
+struct Made {
+    count: u64,
+    since: Option<Revision>,
+    /// None: there was nothing to say.
+    frame: Option<Frame>,
 }
 
 /// One watcher's place. Dropping it gives up the service's slot when it was the last.
@@ -53,6 +63,7 @@ impl Hub {
             access,
             slots: DashMap::new(),
             ringing: OnceCell::new(),
+            ended: AtomicBool::new(false),
         })
     }
 
@@ -65,16 +76,16 @@ impl Hub {
                 tokio::spawn(ring(deltas, Arc::downgrade(self)));
             })
             .await;
-        let entry = self.slots.entry(name.clone());
-        let slot = entry
-            .or_insert_with(|| {
+        // The bell is taken under the map's lock: see how a seat gives up its slot.
+        let (slot, bell) = {
+            let slot = self.slots.entry(name.clone()).or_insert_with(|| {
                 Arc::new(Slot {
                     bell: watch::Sender::new(0),
                     last: Mutex::new(None),
                 })
-            })
-            .clone();
-        let bell = slot.bell.subscribe();
+            });
+            (slot.clone(), slot.bell.subscribe())
+        };
         Seat {
             hub: self.clone(),
             name,
@@ -96,10 +107,14 @@ impl Seat {
         let count = *self.bell.borrow_and_update();
         let mut last = self.slot.last.lock();
         let frame = match &*last {
-            Some((at, since, frame)) if *at == count && *since == self.since => frame.clone(),
+            Some(made) if made.count == count && made.since == self.since => made.frame.clone(),
             _ => {
                 let frame = self.hub.encode(&self.name, self.since);
-                *last = Some((count, self.since, frame.clone()));
+                *last = Some(Made {
+                    count,
+                    since: self.since,
+                    frame: frame.clone(),
+                });
                 frame
             }
         }?;
@@ -107,9 +122,12 @@ impl Seat {
         Some(frame)
     }
 
-    /// Waits until the service may have changed since the last frame. False when the registry ended.
+    /// Waits until the service may have changed since the last frame. False when the registry tells of
+    /// no more changes.
     pub(crate) async fn changed(&mut self) -> bool {
-        self.bell.changed().await.is_ok()
+        // The seat holds its slot, and with it the other end of the bell, so waiting cannot fail.
+        let rung = self.hub.ended() || self.bell.changed().await.is_ok();
+        rung && !self.hub.ended()
     }
 }
 
@@ -140,16 +158,28 @@ async fn ring(mut deltas: broadcast::Receiver<Arc<Delta>>, hub: Weak<Hub>) {
                     missed,
                     "watchers are told to look again: too many changes at once"
                 );
-                for slot in &hub.slots {
-                    slot.bell.send_modify(|count| *count += 1);
-                }
+                hub.ring_all();
             }
-            Err(RecvError::Closed) => return,
+            Err(RecvError::Closed) => {
+                hub.ended.store(true, Ordering::Release);
+                hub.ring_all();
+                return;
+            }
         }
     }
 }
 
 impl Hub {
+    fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    fn ring_all(&self) {
+        for slot in &self.slots {
+            slot.bell.send_modify(|count| *count += 1);
+        }
+    }
+
     fn encode(&self, name: &ServiceName, since: Option<Revision>) -> Option<Frame> {
         match self.access.catch_up(&name.namespace, &name.service, since) {
             CatchUp::Current { .. } => None,

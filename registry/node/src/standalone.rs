@@ -22,13 +22,14 @@ pub struct Registry {
     state: Mutex<State>,
     /// Zero of the node's time.
     start: Instant,
-    deltas: broadcast::Sender<Arc<Delta>>,
     /// The timer task must look again: something came due earlier than it sleeps.
     earlier: Arc<Notify>,
 }
 
 struct State {
     node: Node,
+    /// None: stopped.
+    deltas: Option<broadcast::Sender<Arc<Delta>>>,
     /// Until when the timer task sleeps.
     sleeps_until: u64,
 }
@@ -41,14 +42,20 @@ impl Registry {
         let registry = Arc::new(Registry {
             state: Mutex::new(State {
                 node: Node::new(config),
+                deltas: Some(broadcast::Sender::new(BACKLOG)),
                 sleeps_until: 0,
             }),
             start: Instant::now(),
-            deltas: broadcast::Sender::new(BACKLOG),
             earlier: earlier.clone(),
         });
         tokio::spawn(run_timer(Arc::downgrade(&registry), earlier));
         registry
+    }
+
+    /// Tells of no more changes: watch streams end, so that their connections can be closed in order.
+    /// Calls are still answered.
+    pub fn stop(&self) {
+        self.state.lock().deltas = None;
     }
 
     fn now(&self) -> u64 {
@@ -65,8 +72,12 @@ impl Registry {
             match output {
                 Output::LeaseExpired(id) => remove_all(&mut state.node, id, now),
                 Output::LeaseSilent(_) | Output::LeaseReturned(_) => {}
-                // An error means that nobody listens.
-                Output::Delta(delta) => drop(self.deltas.send(Arc::new(delta))),
+                Output::Delta(delta) => {
+                    if let Some(deltas) = &state.deltas {
+                        // An error means that nobody listens.
+                        let _ = deltas.send(Arc::new(delta));
+                    }
+                }
             }
         }
         let sleeps_until = state.sleeps_until;
@@ -187,6 +198,10 @@ impl RegistryAccess for Registry {
     }
 
     fn subscribe(&self) -> broadcast::Receiver<Arc<Delta>> {
-        self.deltas.subscribe()
+        match &self.state.lock().deltas {
+            Some(deltas) => deltas.subscribe(),
+            // A receiver whose sender is gone.
+            None => broadcast::Sender::new(1).subscribe(),
+        }
     }
 }
