@@ -117,6 +117,9 @@ pub struct Removed {
     pub id: String,
     /// The instance it stood for; another registration may still do so.
     pub instance: String,
+    /// True: its owner took it away. False: it ran out of time and was judged to be gone, which the
+    /// reader may judge again.
+    pub explicit: bool,
 }
 
 impl From<&Gone> for Removed {
@@ -124,6 +127,7 @@ impl From<&Gone> for Removed {
         Removed {
             id: gone.key.to_string(),
             instance: gone.instance.clone(),
+            explicit: gone.explicit,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::lease::{LeaseInfo, LeaseState, Leases, Renewed, SavedLease};
 use crate::origin::{Dot, Origin, OriginLogs, VersionVector};
 use crate::record::{Health, LeaseId, Record, RecordBody, RecordKey, Stamp, Version};
 use crate::service::{
-    CatchUp, Change, ChangeKind, Delta, Missed, Revision, ServiceInfo, ServiceName, Services,
+    CatchUp, Change, ChangeKind, Delta, Mark, Missed, Revision, ServiceInfo, ServiceName, Services,
 };
 use crate::tombstone::{Tombstone, Tombstones};
 
@@ -224,7 +224,7 @@ impl Node {
                 dead: true,
                 sub: 0,
             };
-            removed.extend(self.bury(&key, version, now));
+            removed.extend(self.bury(&key, version, true, now));
         }
         self.announce(ChangeKind::Removed, removed.clone());
         removed
@@ -296,7 +296,7 @@ impl Node {
         };
         debug_assert_eq!(known.unwrap_or_default().join(version), version);
 
-        let number = self.changes + 1;
+        let mark = self.next_mark(true);
         let previous = self.records.get(&key).cloned();
         let dot = self.write_log(&key);
         let record = Record {
@@ -311,13 +311,13 @@ impl Node {
         let visible = match &previous {
             Some(previous) => {
                 let changed = previous.body != record.body;
-                self.unindex(previous, changed.then_some(number));
+                self.unindex(previous, changed.then_some(mark));
                 changed
             }
             None => true,
         };
         self.tombstones.remove(&key);
-        self.index(&record, visible.then_some(number));
+        self.index(&record, visible.then_some(mark));
         self.records.insert(key, record.clone());
         let moved = previous
             .as_ref()
@@ -364,7 +364,7 @@ impl Node {
             dead: true,
             sub: 0,
         };
-        let record = self.bury(key, version, now)?;
+        let record = self.bury(key, version, true, now)?;
         self.announce(ChangeKind::Removed, vec![record.clone()]);
         Some(record)
     }
@@ -391,7 +391,7 @@ impl Node {
                 continue;
             }
             let (version, lease) = (record.version().killed(), record.lease);
-            removed.extend(self.bury(key, version, now));
+            removed.extend(self.bury(key, version, false, now));
             if let Some(lease) = lease
                 && self
                     .leases
@@ -666,6 +666,14 @@ impl Node {
         }
     }
 
+    /// For the list that the change being made changes; [`Node::emit`] gives the number out.
+    fn next_mark(&self, explicit: bool) -> Mark {
+        Mark {
+            number: self.changes + 1,
+            explicit,
+        }
+    }
+
     fn known_version(&self, key: &RecordKey) -> Option<Version> {
         let record = self.records.get(key).map(Record::version);
         record.or_else(|| self.tombstones.get(key).map(Tombstone::version))
@@ -679,17 +687,17 @@ impl Node {
         self.logs.append(self.origin, key.clone(), standing)
     }
 
-    fn index(&mut self, record: &Record, number: Option<u64>) {
+    fn index(&mut self, record: &Record, mark: Option<Mark>) {
         self.digest.add(record);
-        self.services.add(record, number);
+        self.services.add(record, mark);
         if let Some(lease) = record.lease {
             self.leases.attach(lease, record.key.clone());
         }
     }
 
-    fn unindex(&mut self, record: &Record, number: Option<u64>) {
+    fn unindex(&mut self, record: &Record, mark: Option<Mark>) {
         self.digest.remove(record);
-        self.services.remove(record, number);
+        self.services.remove(record, mark);
         if let Some(lease) = record.lease {
             self.leases.detach(lease, &record.key);
         }
@@ -697,11 +705,17 @@ impl Node {
 
     /// Replaces a record by its tombstone. The caller announces it: until then the number of the
     /// change is the next one.
-    fn bury(&mut self, key: &RecordKey, version: Version, now: u64) -> Option<Record> {
+    fn bury(
+        &mut self,
+        key: &RecordKey,
+        version: Version,
+        explicit: bool,
+        now: u64,
+    ) -> Option<Record> {
         let dot = self.write_log(key);
         let record = self.records.remove(key)?;
         debug_assert_eq!(record.version().join(version), version);
-        self.unindex(&record, Some(self.changes + 1));
+        self.unindex(&record, Some(self.next_mark(explicit)));
         let tombstone = Tombstone {
             key: key.clone(),
             stamp: version.stamp,

@@ -148,6 +148,8 @@ pub struct Gone {
     pub key: RecordKey,
     /// The instance it stood for; another registration may still do so.
     pub instance: String,
+    /// Its owner, or whoever speaks for it, took it away; false: a verdict after its lease ran out.
+    pub explicit: bool,
 }
 
 /// One service.
@@ -189,6 +191,14 @@ impl Service {
     pub(crate) fn companions(&self) -> impl Iterator<Item = &RecordKey> {
         self.companions.iter()
     }
+}
+
+/// The change that a service's list is changed by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    pub(crate) number: u64,
+    /// False: by a verdict, not by an owner.
+    pub(crate) explicit: bool,
 }
 
 /// What a subscriber must look at.
@@ -271,8 +281,8 @@ impl Services {
         }
     }
 
-    /// Counts a record in. `number` is None when nothing visible changes by it.
-    pub(crate) fn add(&mut self, record: &Record, number: Option<u64>) {
+    /// Counts a record in. `mark` is None when nothing visible changes by it.
+    pub(crate) fn add(&mut self, record: &Record, mark: Option<Mark>) {
         let name = record.service();
         // A subscriber from before the service was forgotten must not take this one for the same.
         let forgotten = self.forgotten;
@@ -304,13 +314,13 @@ impl Services {
         service.registrations += 1;
         self.registrations += 1;
         *service.count(record.health) += 1;
-        if let Some(number) = number {
-            note(service, self.history_limit, record, number);
+        if let Some(mark) = mark {
+            note(service, self.history_limit, record, mark);
         }
     }
 
     /// Counts a record out. It must be as it was when counted in.
-    pub(crate) fn remove(&mut self, record: &Record, number: Option<u64>) {
+    pub(crate) fn remove(&mut self, record: &Record, mark: Option<Mark>) {
         let name = record.service();
         let Some(service) = self.by_name.get_mut(&name) else {
             return;
@@ -331,8 +341,8 @@ impl Services {
             service.registrations -= 1;
             self.registrations -= 1;
             *service.count(record.health) -= 1;
-            if let Some(number) = number {
-                note(service, self.history_limit, record, number);
+            if let Some(mark) = mark {
+                note(service, self.history_limit, record, mark);
             }
         }
         if service.is_empty() {
@@ -372,13 +382,14 @@ impl Services {
             Some(since) if since > latest => Missed::Everything,
             Some(since) if since >= service.revision => Missed::Nothing,
             Some(since) if since >= service.history_from => {
-                let keys: BTreeSet<&Gone> = service
+                // The last that became of each registration under each identity.
+                let keys: BTreeMap<_, &Gone> = service
                     .history
                     .iter()
                     .filter(|(number, _)| *number > since)
-                    .map(|(_, gone)| gone)
+                    .map(|(_, gone)| ((&gone.key, &gone.instance), gone))
                     .collect();
-                Missed::Keys(keys.into_iter().cloned().collect())
+                Missed::Keys(keys.into_values().cloned().collect())
             }
             _ => Missed::Everything,
         };
@@ -413,13 +424,14 @@ impl Services {
     }
 }
 
-fn note(service: &mut Service, limit: usize, record: &Record, number: u64) {
-    service.revision = number;
+fn note(service: &mut Service, limit: usize, record: &Record, mark: Mark) {
+    service.revision = mark.number;
     let gone = Gone {
         key: record.key.clone(),
         instance: record.body.instance.clone(),
+        explicit: mark.explicit,
     };
-    service.history.push_back((number, gone));
+    service.history.push_back((mark.number, gone));
     while service.history.len() > limit {
         if let Some((dropped, _)) = service.history.pop_front() {
             service.history_from = dropped;

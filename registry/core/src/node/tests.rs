@@ -714,6 +714,7 @@ fn a_subscriber_is_told_what_it_lacks() {
     let gone = |name: &str| Gone {
         key: key(name),
         instance: name.into(),
+        explicit: true,
     };
     assert_eq!(removed, [gone("a"), gone("b")]);
 
@@ -741,6 +742,28 @@ fn a_subscriber_is_told_what_it_lacks() {
         other => panic!("{other:?}"),
     }
     check_whole(&node);
+}
+
+#[test]
+fn a_subscriber_is_told_whether_an_owner_or_a_verdict_removed() {
+    let mut node = node();
+    node.register(key("a"), body("cart", "a"), Some(SESSION), 0)
+        .unwrap();
+    let mark = node.revision();
+    let told = |node: &Node| match node.catch_up("shop", "cart", Some(mark)) {
+        CatchUp::Delta { removed, .. } => removed.iter().map(|gone| gone.explicit).collect(),
+        other => panic!("{other:?}"),
+    };
+    node.run_until(2_000);
+    let stamp = node.get(&key("a")).unwrap().stamp;
+    assert!(node.remove_expired(&key("a"), stamp, 2_000));
+    assert_eq!(told(&node), [false]);
+    // What became of it last counts.
+    node.register(key("a"), body("cart", "a"), None, 2_000)
+        .unwrap();
+    node.deregister(&key("a"), 2_000).unwrap();
+    let explicit: Vec<bool> = told(&node);
+    assert_eq!(explicit, [true]);
 }
 
 #[test]
