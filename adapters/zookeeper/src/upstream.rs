@@ -137,11 +137,11 @@ impl Upstream {
     }
 
     /// Sends a record as a request.
-    pub fn submit_record(
+    pub fn submit_record<R: Record>(
         &self,
         op: OpCode,
-        record: &impl Record,
-    ) -> impl Future<Output = Result<Answer, BackendError>> + Send + use<> {
+        record: &R,
+    ) -> impl Future<Output = Result<Answer, BackendError>> + Send + use<R> {
         let mut body = BytesMut::new();
         record.write(&mut body);
         self.submit(op as i32, &body)
