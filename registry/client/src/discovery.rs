@@ -272,7 +272,7 @@ impl Work {
             if got_any && self.listed && std::mem::take(&mut self.stale) {
                 self.unshown = true;
             }
-            if refreshed.elapsed() >= refresh_every {
+            if self.refresh.is_none() && refreshed.elapsed() >= refresh_every {
                 refreshed = Instant::now();
                 if let Some(client) = shared.upgrade()
                     && let Ok(list) = fetch(&client, &self.service).await
