@@ -51,23 +51,25 @@ impl Disk {
             .then_some(saved.instances)
     }
 
-    /// Replaces the list whole: a reader finds the old one or the new one.
+    /// Replaces the list whole: a reader finds the old one or the new one. Once begun it is carried
+    /// out, even if the caller is dropped.
     pub(crate) async fn save(&self, instances: Vec<Instance>) -> io::Result<()> {
+        let file = self.file.clone();
         let saved = Saved {
             namespace: self.namespace.clone(),
             service: self.service.clone(),
             instances,
         };
-        let bytes = serde_json::to_vec(&saved)?;
-        if let Some(dir) = self.file.parent() {
-            tokio::fs::create_dir_all(dir).await?;
-        }
-        // Processes may share the folder.
-        let part = self
-            .file
-            .with_extension(format!("part-{}", std::process::id()));
-        tokio::fs::write(&part, bytes).await?;
-        tokio::fs::rename(&part, &self.file).await
+        let write = move || {
+            if let Some(dir) = file.parent() {
+                std::fs::create_dir_all(dir)?;
+            }
+            // Processes may share the folder.
+            let part = file.with_extension(format!("part-{}", std::process::id()));
+            std::fs::write(&part, serde_json::to_vec(&saved)?)?;
+            std::fs::rename(&part, &file)
+        };
+        tokio::task::spawn_blocking(write).await?
     }
 }
 

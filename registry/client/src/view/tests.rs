@@ -140,6 +140,17 @@ fn losses_add_up_until_the_service_is_settled() {
 }
 
 #[test]
+fn what_owners_took_away_is_not_expected_any_more() {
+    let mut view = View::new(40);
+    view.apply_full(list(0..10), 0);
+    view.apply_delta(gone(5..10, true), 10);
+    view.apply_delta(gone(3..5, false), 20);
+    assert_eq!(shown(&view), names(0..3), "2 of 5 may go");
+    view.apply_delta(gone(2..3, false), 30);
+    assert_eq!(shown(&view), names(0..3), "3 of 5 may not");
+}
+
+#[test]
 fn protection_ends_when_the_missing_return_or_time_is_up() {
     let half = || {
         let mut view = View::new(40);

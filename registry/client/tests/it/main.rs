@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::middleware::Next;
 use axum::routing::get;
 use causeway_registry::api::native_key;
 use causeway_registry::{Endpoint, LeaseId, NodeConfig, RecordBody};
@@ -226,6 +228,42 @@ async fn a_registration_that_was_lost_is_made_again() {
 }
 
 #[tokio::test]
+async fn a_renewal_on_its_way_does_not_undo_the_removal() {
+    let member = Member::start().await;
+    // Registrations take a while to reach the member, and arrive even if nobody waits for them.
+    let begun = Arc::new(AtomicU64::new(0));
+    let (slow, seen) = (router(member.registry.clone()), begun.clone());
+    let slow = slow.layer(axum::middleware::from_fn(
+        move |request: Request, next: Next| {
+            let begun = begun.clone();
+            async move {
+                let put = request.method() == axum::http::Method::PUT;
+                let work = tokio::spawn(async move {
+                    if put && begun.fetch_add(1, Ordering::Relaxed) > 0 {
+                        tokio::time::sleep(Duration::from_millis(300)).await;
+                    }
+                    next.run(request).await
+                });
+                work.await.unwrap()
+            }
+        },
+    ));
+    let runtime = runtime();
+    let address = serve(&runtime, "127.0.0.1:0".parse().unwrap(), || slow).await;
+    let client = Client::new(ClientConfig::new([address.to_string()])).unwrap();
+    let registration = client.register("cart", me(1_000)).await.unwrap();
+    until("the first renewal is on its way", || {
+        seen.load(Ordering::Relaxed) == 2
+    })
+    .await;
+    registration.deregister().await.unwrap();
+    assert!(!member.has("cart", "me:80"));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!member.has("cart", "me:80"));
+    runtime.shutdown_background();
+}
+
+#[tokio::test]
 async fn another_member_is_used_when_one_is_gone() {
     let mut first = Member::start().await;
     let second = Member::start().await;
@@ -324,8 +362,14 @@ async fn the_last_good_list_is_kept_on_disk() {
     let client = Client::new(with_disk.clone()).unwrap();
     let service = client.service("cart/x").await.unwrap();
     assert_eq!(shown(&service), set(["a", "b"]));
+    let lists = || {
+        std::fs::read_dir(folder.path().join("lists"))
+            .into_iter()
+            .flatten()
+            .flatten()
+    };
     until("saved", || {
-        std::fs::read_dir(folder.path().join("lists")).is_ok_and(|d| d.count() > 0)
+        lists().any(|f| f.path().extension().is_some_and(|e| e == "json"))
     })
     .await;
     drop((client, service));
