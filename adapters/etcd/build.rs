@@ -14,8 +14,16 @@ fn main() -> Result<()> {
         "etcd/server/etcdserver/api/v3lock/v3lockpb/v3lock.proto",
         "etcd/server/etcdserver/api/v3election/v3electionpb/v3election.proto",
     ])?;
-    let mut builder = tonic_prost_build::configure().build_server(false).build_transport(false);
-    for package in ["etcdserverpb", "mvccpb", "authpb", "v3lockpb", "v3electionpb"] {
+    let mut builder = tonic_prost_build::configure()
+        .build_server(false)
+        .build_transport(false);
+    for package in [
+        "etcdserverpb",
+        "mvccpb",
+        "authpb",
+        "v3lockpb",
+        "v3electionpb",
+    ] {
         let messages = format!("::causeway_wire::etcd::messages::{package}");
         builder = builder.extern_path(format!(".{package}"), messages);
     }

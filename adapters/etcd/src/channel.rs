@@ -71,7 +71,10 @@ impl Servers {
             let message = "no etcd server is configured; name at least one";
             return Err(BackendError::not_applied(ErrorKind::Unsupported, message));
         }
-        let addresses = endpoints.iter().map(|endpoint| address(endpoint)).collect::<Result<_, _>>()?;
+        let addresses = endpoints
+            .iter()
+            .map(|endpoint| address(endpoint))
+            .collect::<Result<_, _>>()?;
         Ok(Self(Arc::new(Inner {
             addresses,
             preferred: AtomicUsize::new(0),
@@ -135,13 +138,26 @@ impl Servers {
         let count = self.0.addresses.len();
         let first = self.0.preferred.load(Ordering::Relaxed);
         let mut reasons = Vec::with_capacity(count);
-        for (step, address) in self.0.addresses.iter().cycle().skip(first % count).take(count).enumerate() {
+        for (step, address) in self
+            .0
+            .addresses
+            .iter()
+            .cycle()
+            .skip(first % count)
+            .take(count)
+            .enumerate()
+        {
             match timeout(self.0.limits.connect, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
                     let _ = stream.set_nodelay(true);
-                    self.0.preferred.store((first % count) + step, Ordering::Relaxed);
+                    self.0
+                        .preferred
+                        .store((first % count) + step, Ordering::Relaxed);
                     let cut = self.0.cut.lock().clone();
-                    return Ok(Connection { stream, cut: Box::pin(cut.cancelled_owned()) });
+                    return Ok(Connection {
+                        stream,
+                        cut: Box::pin(cut.cancelled_owned()),
+                    });
                 }
                 Ok(Err(error)) => reasons.push(format!("{address}: {error}")),
                 Err(_) => {
@@ -150,7 +166,9 @@ impl Servers {
                 }
             }
         }
-        Err(ConnectFailed { reasons: reasons.join("; ") })
+        Err(ConnectFailed {
+            reasons: reasons.join("; "),
+        })
     }
 }
 
@@ -182,7 +200,10 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         if self.cut.as_mut().poll(context).is_ready() {
             let reason = "left for another etcd server";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, reason)));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                reason,
+            )));
         }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
@@ -227,7 +248,10 @@ fn address(endpoint: &str) -> Result<String, BackendError> {
     if endpoint.starts_with("https://") {
         return refuse("TLS toward etcd is not supported yet");
     }
-    let rest = endpoint.strip_prefix("http://").unwrap_or(endpoint).trim_end_matches('/');
+    let rest = endpoint
+        .strip_prefix("http://")
+        .unwrap_or(endpoint)
+        .trim_end_matches('/');
     let Some((host, port)) = rest.rsplit_once(':') else {
         return refuse("it has no port");
     };

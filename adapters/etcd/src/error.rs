@@ -31,9 +31,7 @@ pub(crate) fn from_client(server: &str, error: &etcd_client::Error) -> BackendEr
     match error {
         Error::GRpcStatus(status) => from_status(server, status),
         Error::TransportError(error) => match find_connect_failed(error) {
-            Some(failed) => {
-                BackendError::not_applied(ErrorKind::Unreachable, failed.to_string())
-            }
+            Some(failed) => BackendError::not_applied(ErrorKind::Unreachable, failed.to_string()),
             None => {
                 let message = format!("etcd at {server}: the connection broke: {error}");
                 BackendError::unknown(ErrorKind::Unreachable, message)
@@ -60,8 +58,7 @@ pub(crate) fn is_servers_fault(error: &BackendError) -> bool {
 
 /// Whether a token of authentication has run out.
 pub(crate) fn is_invalid_token(status: &Status) -> bool {
-    status.code() == Code::Unauthenticated
-        || status.message() == "etcdserver: invalid auth token"
+    status.code() == Code::Unauthenticated || status.message() == "etcdserver: invalid auth token"
 }
 
 fn classify(code: Code, message: &str) -> (ErrorKind, Certainty) {
@@ -132,9 +129,27 @@ mod tests {
     fn certainty_follows_from_etcds_words() {
         use Certainty::{NotApplied, Unknown};
         let cases: &[(Code, &str, ErrorKind, Certainty, bool)] = &[
-            (Code::Unavailable, "etcdserver: no leader", ErrorKind::Unavailable, NotApplied, true),
-            (Code::Unavailable, "etcdserver: leader changed", ErrorKind::Unavailable, Unknown, true),
-            (Code::Unavailable, "etcdserver: request timed out", ErrorKind::Timeout, Unknown, true),
+            (
+                Code::Unavailable,
+                "etcdserver: no leader",
+                ErrorKind::Unavailable,
+                NotApplied,
+                true,
+            ),
+            (
+                Code::Unavailable,
+                "etcdserver: leader changed",
+                ErrorKind::Unavailable,
+                Unknown,
+                true,
+            ),
+            (
+                Code::Unavailable,
+                "etcdserver: request timed out",
+                ErrorKind::Timeout,
+                Unknown,
+                true,
+            ),
             (
                 Code::Unavailable,
                 "etcdserver: request timed out, possibly due to connection lost",
@@ -142,7 +157,13 @@ mod tests {
                 Unknown,
                 true,
             ),
-            (Code::Unavailable, "transport is closing", ErrorKind::Unreachable, Unknown, true),
+            (
+                Code::Unavailable,
+                "transport is closing",
+                ErrorKind::Unreachable,
+                Unknown,
+                true,
+            ),
             (
                 Code::NotFound,
                 "etcdserver: requested lease not found",

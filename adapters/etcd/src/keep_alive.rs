@@ -150,13 +150,18 @@ impl Stream {
 
     async fn ask(&mut self, requests: &mpsc::Sender<LeaseKeepAliveRequest>, ask: Ask) {
         self.count += 1;
-        self.waiting.entry(ask.id).or_default().push_back(ask.answer);
+        self.waiting
+            .entry(ask.id)
+            .or_default()
+            .push_back(ask.answer);
         // A closed stream shows as the end of the answers.
         let _ = requests.send(LeaseKeepAliveRequest { id: ask.id }).await;
     }
 
     fn answer(&mut self, server: &str, answer: &LeaseKeepAliveResponse) {
-        let Some(line) = self.waiting.get_mut(&answer.id) else { return };
+        let Some(line) = self.waiting.get_mut(&answer.id) else {
+            return;
+        };
         let asked = line.pop_front();
         if line.is_empty() {
             self.waiting.remove(&answer.id);

@@ -106,7 +106,9 @@ impl EtcdBackend {
         let connect = || async {
             let mut options = ConnectOptions::new().with_require_leader(true);
             if let Some((name, password)) = &self.user {
-                options = options.with_user(name, password).with_auto_token_refresh(true);
+                options = options
+                    .with_user(name, password)
+                    .with_auto_token_refresh(true);
             }
             let channel = etcd_client::Channel::Tonic(self.link.channel.clone());
             let server = self.server();
@@ -119,7 +121,9 @@ impl EtcdBackend {
         };
         // Logging in comes before the call that needs it.
         let client = self.client.get_or_try_init(connect).await;
-        client.cloned().map_err(|error| error.with_certainty(Certainty::NotApplied))
+        client
+            .cloned()
+            .map_err(|error| error.with_certainty(Certainty::NotApplied))
     }
 
     /// One call of the client crate that changes something.
@@ -206,7 +210,13 @@ impl EtcdBackend {
         // Ranges of a scope do not overlap but may enclose each other's names.
         entries.sort_by(|a: &Entry, b: &Entry| a.key.cmp(&b.key));
         let mark = Revision::from_i64(self.name.clone(), revision);
-        Ok((Snapshot { entries, revision: mark }, revision))
+        Ok((
+            Snapshot {
+                entries,
+                revision: mark,
+            },
+            revision,
+        ))
     }
 
     async fn conflict(&self, key: &[u8], expect: &Expect) -> BackendError {
@@ -217,7 +227,12 @@ impl EtcdBackend {
     }
 
     fn conflict_with(&self, key: &[u8], expect: &Expect, found: Option<Revision>) -> BackendError {
-        BackendError::conflict(format!("etcd at {}", self.server()), key, expect, found.as_ref())
+        BackendError::conflict(
+            format!("etcd at {}", self.server()),
+            key,
+            expect,
+            found.as_ref(),
+        )
     }
 
     /// The compare that makes a write hold only as expected; `None` when nothing can hold.
@@ -245,7 +260,9 @@ impl EtcdBackend {
             .when(compare)
             .and_then(vec![write])
             .or_else(vec![TxnOp::get(key, Some(look))]);
-        let answer = self.write(|mut client| async move { client.txn(txn).await }).await?;
+        let answer = self
+            .write(|mut client| async move { client.txn(txn).await })
+            .await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         let revision = Revision::from_i64(self.name.clone(), revision);
         Ok(match answer.op_responses().into_iter().next() {
@@ -255,10 +272,14 @@ impl EtcdBackend {
                     .first()
                     .map(|pair| Revision::from_i64(self.name.clone(), pair.mod_revision())),
             },
-            Some(TxnOpResponse::Delete(answer)) => {
-                Outcome::Done { revision, changed: answer.deleted() > 0 }
-            }
-            _ => Outcome::Done { revision, changed: true },
+            Some(TxnOpResponse::Delete(answer)) => Outcome::Done {
+                revision,
+                changed: answer.deleted() > 0,
+            },
+            _ => Outcome::Done {
+                revision,
+                changed: true,
+            },
         })
     }
 
@@ -266,8 +287,10 @@ impl EtcdBackend {
     async fn ask(&self, server: &Servers, channel: tonic::transport::Channel) -> ServerHealth {
         let address = server.current().to_owned();
         let limit = self.request_timeout().min(Duration::from_secs(3));
-        let request =
-            RangeRequest { key: Bytes::from_static(b"health"), ..Default::default() };
+        let request = RangeRequest {
+            key: Bytes::from_static(b"health"),
+            ..Default::default()
+        };
         let started = Instant::now();
         let refusal = match timeout(limit, kv(channel).range(request)).await {
             Ok(Ok(_)) => None,
@@ -284,7 +307,12 @@ impl EtcdBackend {
             None => format!("etcd at {address} answers"),
             Some(error) => error.with_certainty(Certainty::NotApplied).to_string(),
         };
-        ServerHealth { address, answering: latency.is_some(), latency, detail }
+        ServerHealth {
+            address,
+            answering: latency.is_some(),
+            latency,
+            detail,
+        }
     }
 }
 
@@ -306,22 +334,36 @@ impl Backend for EtcdBackend {
             })
             .await?;
         let ttl = Duration::from_secs(u64::try_from(answer.ttl()).unwrap_or(0));
-        Ok(Lease { id: LeaseId(answer.id()), ttl })
+        Ok(Lease {
+            id: LeaseId(answer.id()),
+            ttl,
+        })
     }
 
     async fn renew(&self, lease: LeaseId) -> Result<Duration, BackendError> {
-        self.upstream.keep_alive(lease.0).await.map(|renewal| renewal.ttl)
+        self.upstream
+            .keep_alive(lease.0)
+            .await
+            .map(|renewal| renewal.ttl)
     }
 
     async fn close_lease(&self, lease: LeaseId) -> Result<(), BackendError> {
-        match self.write(|mut client| async move { client.lease_revoke(lease.0).await }).await {
+        match self
+            .write(|mut client| async move { client.lease_revoke(lease.0).await })
+            .await
+        {
             Err(error) if error.kind() != ErrorKind::LeaseGone => Err(error),
             _ => Ok(()),
         }
     }
 
     async fn register(&self, registration: Registration) -> Result<Revision, BackendError> {
-        let Registration { key, value, owner, expect } = registration;
+        let Registration {
+            key,
+            value,
+            owner,
+            expect,
+        } = registration;
         let Some(compare) = self.compare(&key, &expect) else {
             return Err(self.conflict(&key, &expect).await);
         };
@@ -346,7 +388,10 @@ impl Backend for EtcdBackend {
                 None => Ok(None),
             };
         };
-        match self.write_if(key, compare, TxnOp::delete(key, None)).await? {
+        match self
+            .write_if(key, compare, TxnOp::delete(key, None))
+            .await?
+        {
             Outcome::Done { revision, changed } => Ok(changed.then_some(revision)),
             Outcome::Differs { found: None } => Ok(None),
             Outcome::Differs { found } => Err(self.conflict_with(key, &expect, found)),
@@ -354,8 +399,9 @@ impl Backend for EtcdBackend {
     }
 
     async fn lookup(&self, key: &[u8]) -> Result<Option<Entry>, BackendError> {
-        let mut answer =
-            self.read(|mut client| async move { client.get(key, None).await }).await?;
+        let mut answer = self
+            .read(|mut client| async move { client.get(key, None).await })
+            .await?;
         let pair = answer.take_kvs().into_iter().next();
         Ok(pair.map(|pair| entry(&self.name, pair)))
     }
@@ -365,7 +411,9 @@ impl Backend for EtcdBackend {
     }
 
     async fn snapshot(&self, scope: &Scope) -> Result<Snapshot, BackendError> {
-        self.list(&ranges(scope)).await.map(|(snapshot, _)| snapshot)
+        self.list(&ranges(scope))
+            .await
+            .map(|(snapshot, _)| snapshot)
     }
 
     fn watch(&self, scope: Scope) -> EventStream {
@@ -375,8 +423,10 @@ impl Backend for EtcdBackend {
     }
 
     async fn health(&self) -> Health {
-        let asked =
-            self.each.iter().map(|(server, channel)| self.ask(server, channel.clone()));
+        let asked = self
+            .each
+            .iter()
+            .map(|(server, channel)| self.ask(server, channel.clone()));
         Health::of_servers(join_all(asked).await)
     }
 }
@@ -398,5 +448,11 @@ fn entry(name: &BackendName, pair: KeyValue) -> Entry {
         version: pair.version(),
     });
     let (key, value) = pair.into_key_value();
-    Entry { key: key.into(), value: value.into(), owner, revision, meta }
+    Entry {
+        key: key.into(),
+        value: value.into(),
+        owner,
+        revision,
+        meta,
+    }
 }

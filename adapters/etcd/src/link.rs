@@ -66,7 +66,9 @@ struct User {
 
 impl std::fmt::Debug for User {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("User")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -74,7 +76,11 @@ impl Link {
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, BackendError> {
         let servers = Servers::new(&options.endpoints, Limits::default())?;
         let user = options.user.clone().map(|(name, password)| {
-            Arc::new(User { name, password, token: Mutex::new(None) })
+            Arc::new(User {
+                name,
+                password,
+                token: Mutex::new(None),
+            })
         });
         Ok(Self {
             channel: servers.channel(),
@@ -148,8 +154,13 @@ impl Link {
     }
 
     /// Puts the token of this gateway's user on a request, asking for one if there is none yet.
-    pub(crate) async fn authenticate<T>(&self, request: &mut Request<T>) -> Result<(), BackendError> {
-        let Some(user) = &self.user else { return Ok(()) };
+    pub(crate) async fn authenticate<T>(
+        &self,
+        request: &mut Request<T>,
+    ) -> Result<(), BackendError> {
+        let Some(user) = &self.user else {
+            return Ok(());
+        };
         let known = user.token.lock().clone();
         let token = match known {
             Some(token) => token,
@@ -170,8 +181,10 @@ impl Link {
     }
 
     async fn ask_for_token(&self, user: &User) -> Result<MetadataValue<Ascii>, BackendError> {
-        let request =
-            AuthenticateRequest { name: user.name.clone(), password: user.password.clone() };
+        let request = AuthenticateRequest {
+            name: user.name.clone(),
+            password: user.password.clone(),
+        };
         let server = self.servers.current().to_owned();
         let mut client = AuthClient::new(self.channel.clone());
         // Whatever becomes of it, the call that needed the token was not made.
@@ -182,7 +195,10 @@ impl Link {
         };
         match timeout(self.request_timeout, client.authenticate(request)).await {
             Ok(Ok(response)) => response.into_inner().token.parse().map_err(|_| {
-                refused(error::from_status(&server, &Status::internal("the token is not ASCII")))
+                refused(error::from_status(
+                    &server,
+                    &Status::internal("the token is not ASCII"),
+                ))
             }),
             Ok(Err(status)) => Err(refused(error::from_status(&server, &status))),
             Err(_) => Err(refused(error::timed_out(&server, self.request_timeout))),

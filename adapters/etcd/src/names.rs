@@ -24,14 +24,24 @@ fn subtree_ranges(subtree: &Subtree) -> Vec<KeyRange> {
                 // etcd has no empty key.
                 return vec![below];
             }
-            vec![KeyRange { key: root.to_vec(), end: Vec::new() }, below]
+            vec![
+                KeyRange {
+                    key: root.to_vec(),
+                    end: Vec::new(),
+                },
+                below,
+            ]
         }
     }
 }
 
 fn prefix_range(prefix: &[u8]) -> KeyRange {
     // etcd refuses an empty key; no key sorts before a single zero byte.
-    let key = if prefix.is_empty() { vec![0] } else { prefix.to_vec() };
+    let key = if prefix.is_empty() {
+        vec![0]
+    } else {
+        prefix.to_vec()
+    };
     let end = match prefix.iter().rposition(|byte| *byte < 0xff) {
         Some(last) => {
             let mut end = prefix.get(..=last).unwrap_or_default().to_vec();
@@ -53,14 +63,19 @@ mod tests {
     fn a_scope_becomes_ranges() {
         let check = |subtree: Subtree, expected: &[(&[u8], &[u8])]| {
             let found = ranges(&Scope::from(subtree.clone()));
-            let found: Vec<(&[u8], &[u8])> =
-                found.iter().map(|range| (&range.key[..], &range.end[..])).collect();
+            let found: Vec<(&[u8], &[u8])> = found
+                .iter()
+                .map(|range| (&range.key[..], &range.end[..]))
+                .collect();
             assert_eq!(found, expected, "{subtree}");
         };
         check(Subtree::root("/a"), &[(b"/a", b""), (b"/a/", b"/a0")]);
         check(Subtree::root("/"), &[(b"/", b"0")]);
         check(Subtree::prefix("/a"), &[(b"/a", b"/b")]);
-        check(Subtree::prefix(&b"/a\xff\xff"[..]), &[(b"/a\xff\xff", b"/b")]);
+        check(
+            Subtree::prefix(&b"/a\xff\xff"[..]),
+            &[(b"/a\xff\xff", b"/b")],
+        );
         check(Subtree::prefix(""), &[(b"\0", b"\0")]);
         check(Subtree::prefix(&b"\xff"[..]), &[(b"\xff", b"\0")]);
     }

@@ -85,7 +85,10 @@ impl EtcdUpstream {
     }
 
     pub(crate) fn over(link: Link) -> Self {
-        Self { keep_alive: KeepAliveStream::new(link.clone()), link }
+        Self {
+            keep_alive: KeepAliveStream::new(link.clone()),
+            link,
+        }
     }
 
     /// The connection of this handle, without its identity: what is relayed over it carries the
@@ -106,7 +109,10 @@ impl EtcdUpstream {
     /// [`ErrorKind::Conflict`] when the id is taken: it may be ours from an outcome that was
     /// unknown, which [`EtcdUpstream::time_to_live`] tells.
     pub async fn grant(&self, id: i64, ttl: Duration) -> Result<Granted, BackendError> {
-        let request = LeaseGrantRequest { ttl: whole_seconds(ttl), id };
+        let request = LeaseGrantRequest {
+            ttl: whole_seconds(ttl),
+            id,
+        };
         let answer = self
             .link
             .write(request, |channel, request| async move {
@@ -150,9 +156,12 @@ impl EtcdUpstream {
     ) -> Result<Option<TimeToLive>, BackendError> {
         let answer = self
             .link
-            .read(LeaseTimeToLiveRequest { id, keys }, |channel, request| async move {
-                LeaseClient::new(channel).lease_time_to_live(request).await
-            })
+            .read(
+                LeaseTimeToLiveRequest { id, keys },
+                |channel, request| async move {
+                    LeaseClient::new(channel).lease_time_to_live(request).await
+                },
+            )
             .await?;
         // etcd: -1 for an unknown lease; 0 for one that has ended and still holds its keys.
         Ok((answer.ttl >= 0).then(|| TimeToLive {
@@ -173,14 +182,28 @@ impl EtcdUpstream {
         lease: i64,
         condition: IfRevision,
     ) -> Result<Written, BackendError> {
-        let put = PutRequest { key: key.clone(), value, lease, ..Default::default() };
-        self.write_key(key, request_op::Request::RequestPut(put), condition).await
+        let put = PutRequest {
+            key: key.clone(),
+            value,
+            lease,
+            ..Default::default()
+        };
+        self.write_key(key, request_op::Request::RequestPut(put), condition)
+            .await
     }
 
     /// Removes a key.
     pub async fn delete(&self, key: Bytes, condition: IfRevision) -> Result<Written, BackendError> {
-        let delete = DeleteRangeRequest { key: key.clone(), ..Default::default() };
-        self.write_key(key, request_op::Request::RequestDeleteRange(delete), condition).await
+        let delete = DeleteRangeRequest {
+            key: key.clone(),
+            ..Default::default()
+        };
+        self.write_key(
+            key,
+            request_op::Request::RequestDeleteRange(delete),
+            condition,
+        )
+        .await
     }
 
     /// Reads as asked.
@@ -195,7 +218,9 @@ impl EtcdUpstream {
     /// A transaction as asked. It counts as a write, even if it only reads.
     pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, BackendError> {
         self.link
-            .write(request, |channel, request| async move { kv(channel).txn(request).await })
+            .write(request, |channel, request| async move {
+                kv(channel).txn(request).await
+            })
             .await
     }
 
@@ -205,7 +230,10 @@ impl EtcdUpstream {
         write: request_op::Request,
         condition: IfRevision,
     ) -> Result<Written, BackendError> {
-        let range = RangeRequest { key: key.clone(), ..Default::default() };
+        let range = RangeRequest {
+            key: key.clone(),
+            ..Default::default()
+        };
         let compare = match condition {
             IfRevision::Any => vec![],
             // A compare of an absent key takes its numbers as 0.
@@ -219,19 +247,33 @@ impl EtcdUpstream {
         };
         let request = TxnRequest {
             compare,
-            success: vec![RequestOp { request: Some(write) }],
-            failure: vec![RequestOp { request: Some(request_op::Request::RequestRange(range)) }],
+            success: vec![RequestOp {
+                request: Some(write),
+            }],
+            failure: vec![RequestOp {
+                request: Some(request_op::Request::RequestRange(range)),
+            }],
         };
         let answer = self.txn(request).await?;
         let revision = answer.header.map_or(0, |header| header.revision);
-        match answer.responses.into_iter().next().and_then(|op| op.response) {
-            Some(response_op::Response::ResponsePut(_)) => Ok(Written::Done { revision, changed: 1 }),
-            Some(response_op::Response::ResponseDeleteRange(answer)) => {
-                Ok(Written::Done { revision, changed: answer.deleted })
-            }
-            Some(response_op::Response::ResponseRange(answer)) => {
-                Ok(Written::Differs { found: answer.kvs.into_iter().next(), revision })
-            }
+        match answer
+            .responses
+            .into_iter()
+            .next()
+            .and_then(|op| op.response)
+        {
+            Some(response_op::Response::ResponsePut(_)) => Ok(Written::Done {
+                revision,
+                changed: 1,
+            }),
+            Some(response_op::Response::ResponseDeleteRange(answer)) => Ok(Written::Done {
+                revision,
+                changed: answer.deleted,
+            }),
+            Some(response_op::Response::ResponseRange(answer)) => Ok(Written::Differs {
+                found: answer.kvs.into_iter().next(),
+                revision,
+            }),
             _ => Err(BackendError::unknown(
                 ErrorKind::Protocol,
                 format!("etcd at {}: an answer to another question", self.server()),

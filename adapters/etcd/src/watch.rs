@@ -18,7 +18,10 @@ const RETRY_TO: Duration = Duration::from_secs(3);
 /// Snapshot, then changes from the revision after it; again from the start after a loss. Ends
 /// when nobody reads.
 pub(crate) async fn follow(backend: EtcdBackend, scope: Scope, events: mpsc::Sender<Event>) {
-    let feed = Feed { name: backend.name.clone(), events };
+    let feed = Feed {
+        name: backend.name.clone(),
+        events,
+    };
     let ranges = ranges(&scope);
     let mut pause = RETRY_FROM;
     let mut lost = false;
@@ -27,7 +30,9 @@ pub(crate) async fn follow(backend: EtcdBackend, scope: Scope, events: mpsc::Sen
             Ok((snapshot, revision)) => {
                 lost = false;
                 pause = RETRY_FROM;
-                let Some(()) = feed.snapshot(snapshot).await else { return };
+                let Some(()) = feed.snapshot(snapshot).await else {
+                    return;
+                };
                 let Some(reason) = watch_from(&backend, &ranges, revision + 1, &feed).await else {
                     return;
                 };
@@ -38,7 +43,9 @@ pub(crate) async fn follow(backend: EtcdBackend, scope: Scope, events: mpsc::Sen
         tracing::debug!(backend = %feed.name, %reason, "watch lost");
         if !lost {
             lost = true;
-            let Some(()) = feed.send(Event::Lost { reason }).await else { return };
+            let Some(()) = feed.send(Event::Lost { reason }).await else {
+                return;
+            };
         }
         tokio::select! {
             () = sleep(pause) => pause = (pause * 2).min(RETRY_TO),
@@ -104,7 +111,10 @@ async fn watch_from(
 
 fn canceled(server: &str, response: &WatchResponse) -> String {
     match response.compact_revision() {
-        0 => format!("etcd at {server} cancelled the watch: {}", response.cancel_reason()),
+        0 => format!(
+            "etcd at {server} cancelled the watch: {}",
+            response.cancel_reason()
+        ),
         revision => {
             format!("etcd at {server} compacted its history up to revision {revision}")
         }
@@ -127,7 +137,10 @@ impl Feed {
         for entry in snapshot.entries {
             self.send(Event::Put(entry)).await?;
         }
-        self.send(Event::SnapshotDone { revision: snapshot.revision }).await
+        self.send(Event::SnapshotDone {
+            revision: snapshot.revision,
+        })
+        .await
     }
 
     async fn changes(&self, response: &WatchResponse) -> Option<()> {

@@ -44,5 +44,9 @@ impl Harness for Etcd {
 async fn etcd_keeps_the_contract() {
     let server = RealEtcd::start().await;
     let url = server.url();
-    contract::run(&Etcd { server: Mutex::new(server), url }).await;
+    contract::run(&Etcd {
+        server: Mutex::new(server),
+        url,
+    })
+    .await;
 }
