@@ -12,7 +12,11 @@ pub(crate) fn from_client(servers: &str, error: &Error) -> BackendError {
         ErrorKind::LeaseGone => "; a new session is needed",
         _ => "",
     };
-    BackendError::new(kind, certainty, format!("ZooKeeper at {servers}: {error}{advice}"))
+    BackendError::new(
+        kind,
+        certainty,
+        format!("ZooKeeper at {servers}: {error}{advice}"),
+    )
 }
 
 fn classify(error: &Error) -> (ErrorKind, Certainty) {
@@ -55,10 +59,25 @@ mod tests {
             (Error::Timeout, ErrorKind::Timeout, Unknown, true),
             (Error::NodeExists, ErrorKind::Conflict, NotApplied, false),
             (Error::BadVersion, ErrorKind::Conflict, NotApplied, false),
-            (Error::SessionExpired, ErrorKind::LeaseGone, NotApplied, false),
+            (
+                Error::SessionExpired,
+                ErrorKind::LeaseGone,
+                NotApplied,
+                false,
+            ),
             (Error::NoAuth, ErrorKind::Denied, NotApplied, false),
-            (Error::BadArguments(&"path"), ErrorKind::InvalidKey, NotApplied, false),
-            (Error::UnexpectedErrorCode(-99), ErrorKind::Protocol, Unknown, false),
+            (
+                Error::BadArguments(&"path"),
+                ErrorKind::InvalidKey,
+                NotApplied,
+                false,
+            ),
+            (
+                Error::UnexpectedErrorCode(-99),
+                ErrorKind::Protocol,
+                Unknown,
+                false,
+            ),
         ];
         for (error, kind, certainty, retryable) in cases {
             let found = from_client("a:1,b:2", error);

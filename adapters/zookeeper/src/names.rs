@@ -12,7 +12,10 @@ pub(crate) fn path(key: &[u8]) -> Result<&str, BackendError> {
         Ok(path) if path.len() > 1 && path.starts_with('/') => Ok(path),
         _ => Err(BackendError::not_applied(
             ErrorKind::InvalidKey,
-            format!("{} cannot be a znode path; keep such keys in etcd", key.escape_ascii()),
+            format!(
+                "{} cannot be a znode path; keep such keys in etcd",
+                key.escape_ascii()
+            ),
         )),
     }
 }
@@ -59,9 +62,7 @@ pub(crate) fn reaches_below(scope: &Scope, path: &str) -> bool {
             prefix.starts_with(below.as_bytes()) || below.as_bytes().starts_with(prefix)
         }
         Subtree::Root(root) => {
-            subtree.contains(path.as_bytes())
-                || path == "/"
-                || root.starts_with(below.as_bytes())
+            subtree.contains(path.as_bytes()) || path == "/" || root.starts_with(below.as_bytes())
         }
     })
 }
@@ -94,7 +95,11 @@ mod tests {
     #[test]
     fn scopes_become_roots() {
         let check = |subtrees: &[Subtree], expected: &[&str]| {
-            assert_eq!(roots(&Scope::new(subtrees.to_vec())), expected, "{subtrees:?}");
+            assert_eq!(
+                roots(&Scope::new(subtrees.to_vec())),
+                expected,
+                "{subtrees:?}"
+            );
         };
         check(&[Subtree::root("/a/b")], &["/a/b"]);
         check(&[Subtree::root("/")], &["/"]);
@@ -102,10 +107,20 @@ mod tests {
         check(&[Subtree::prefix("/a/b")], &["/a"]);
         check(&[Subtree::prefix("/a/b/")], &["/a/b"]);
         check(&[Subtree::prefix("/a")], &["/"]);
-        check(&[Subtree::prefix("/a/b/x"), Subtree::root("/a/b/c"), Subtree::root("/a/bc")], &["/a/b", "/a/bc"]);
+        check(
+            &[
+                Subtree::prefix("/a/b/x"),
+                Subtree::root("/a/b/c"),
+                Subtree::root("/a/bc"),
+            ],
+            &["/a/b", "/a/bc"],
+        );
         check(&[Subtree::root("/a"), Subtree::prefix("/a/b")], &["/a"]);
         check(&[Subtree::prefix("etcd/only"), Subtree::root("etcd")], &[]);
-        check(&[Subtree::prefix("/a/\u{e9}".as_bytes()[..4].to_vec())], &["/a"]);
+        check(
+            &[Subtree::prefix("/a/\u{e9}".as_bytes()[..4].to_vec())],
+            &["/a"],
+        );
     }
 
     #[test]
@@ -134,7 +149,10 @@ mod tests {
         for (path, above) in [("/", None), ("/a", Some("/")), ("/a/b", Some("/a"))] {
             assert_eq!(parent(path), above);
         }
-        assert_eq!((child("/", "a"), child("/a", "b")), ("/a".to_owned(), "/a/b".to_owned()));
+        assert_eq!(
+            (child("/", "a"), child("/a", "b")),
+            ("/a".to_owned(), "/a/b".to_owned())
+        );
         assert!(path(b"/a").is_ok());
         for bad in [&b""[..], b"/", b"a", b"/\xff"] {
             assert!(path(bad).is_err());

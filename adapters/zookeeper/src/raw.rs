@@ -53,9 +53,13 @@ impl<T> Handshake<T> {
     /// The same handshake over another kind of connection.
     pub(crate) fn map<U>(self, change: impl FnOnce(T, &ConnectResponse) -> U) -> Handshake<U> {
         match self {
-            Self::Established { connection, response } => {
-                Handshake::Established { connection: change(connection, &response), response }
-            }
+            Self::Established {
+                connection,
+                response,
+            } => Handshake::Established {
+                connection: change(connection, &response),
+                response,
+            },
             Self::Expired(response) => Handshake::Expired(response),
         }
     }
@@ -214,9 +218,14 @@ async fn shake_hands(
     request: &ConnectRequest,
     options: &UpstreamOptions,
 ) -> Result<Handshake<RawUpstream>, String> {
-    let mut stream = TcpStream::connect(server).await.map_err(|error| error.to_string())?;
+    let mut stream = TcpStream::connect(server)
+        .await
+        .map_err(|error| error.to_string())?;
     let _ = stream.set_nodelay(true);
-    stream.write_all(&request.encode_frame()).await.map_err(|error| error.to_string())?;
+    stream
+        .write_all(&request.encode_frame())
+        .await
+        .map_err(|error| error.to_string())?;
     let (read, write) = stream.into_split();
     let mut receiver = FrameReceiver {
         server: server.to_owned(),
@@ -234,7 +243,13 @@ async fn shake_hands(
     if response.is_expired() {
         return Ok(Handshake::Expired(response));
     }
-    let sender =
-        FrameSender { server: server.to_owned(), stream: write, buffer: BytesMut::new() };
-    Ok(Handshake::Established { connection: RawUpstream { sender, receiver }, response })
+    let sender = FrameSender {
+        server: server.to_owned(),
+        stream: write,
+        buffer: BytesMut::new(),
+    };
+    Ok(Handshake::Established {
+        connection: RawUpstream { sender, receiver },
+        response,
+    })
 }

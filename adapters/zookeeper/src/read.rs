@@ -58,7 +58,9 @@ pub(crate) async fn scope(
         {
             reads.push(one(sessions, name, client, scope, path));
         }
-        let Some(read) = reads.next().await else { break };
+        let Some(read) = reads.next().await else {
+            break;
+        };
         let Some(found) = read? else { continue };
         highest = highest.max(found.zxid);
         waiting.extend(found.children);
@@ -163,7 +165,11 @@ async fn one(
         }
         false => None,
     };
-    Ok(Some(Found { entry, children, zxid }))
+    Ok(Some(Found {
+        entry,
+        children,
+        zxid,
+    }))
 }
 
 fn line(acl: &zookeeper_client::Acl) -> Acl {
@@ -179,7 +185,11 @@ fn line(acl: &zookeeper_client::Acl) -> Acl {
     .filter(|(permission, _)| acl.permission().has(*permission))
     .map(|(_, bit)| bit)
     .sum();
-    Acl { permissions, scheme: acl.scheme().to_owned(), id: acl.id().to_owned() }
+    Acl {
+        permissions,
+        scheme: acl.scheme().to_owned(),
+        id: acl.id().to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -192,9 +202,15 @@ mod tests {
             (0, Owner::Persistent),
             (i64::MIN, Owner::Persistent),
             (0xff00_0000_0000_2710_u64 as i64, Owner::Persistent),
-            (0x1000_0000_0000_0001, Owner::Lease(LeaseId(0x1000_0000_0000_0001))),
+            (
+                0x1000_0000_0000_0001,
+                Owner::Lease(LeaseId(0x1000_0000_0000_0001)),
+            ),
             // The id of a server above 127 makes its sessions negative.
-            (0xc800_0000_0000_0001_u64 as i64, Owner::Lease(LeaseId(0xc800_0000_0000_0001_u64 as i64))),
+            (
+                0xc800_0000_0000_0001_u64 as i64,
+                Owner::Lease(LeaseId(0xc800_0000_0000_0001_u64 as i64)),
+            ),
         ];
         for (value, expected) in cases {
             let stat = Stat {

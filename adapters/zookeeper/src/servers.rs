@@ -24,11 +24,17 @@ impl Servers {
             None => (text, ""),
         };
         let chroot = chroot.trim_end_matches('/');
-        if chroot.split('/').skip(1).any(|part| part.is_empty() || part == "." || part == "..") {
+        if chroot
+            .split('/')
+            .skip(1)
+            .any(|part| part.is_empty() || part == "." || part == "..")
+        {
             return Err(refuse(text, "its chroot is not a path"));
         }
-        let addresses: Vec<String> =
-            hosts.split(',').map(|host| address(text, host.trim())).collect::<Result<_, _>>()?;
+        let addresses: Vec<String> = hosts
+            .split(',')
+            .map(|host| address(text, host.trim()))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             addresses: addresses.into(),
             chroot: chroot.to_owned(),
@@ -110,8 +116,13 @@ mod tests {
         check("a", Some((&["a:2181"], "")));
         check("a:1,b, c:3/x/y", Some((&["a:1", "b:2181", "c:3"], "/x/y")));
         check("a:1/", Some((&["a:1"], "")));
-        check("[::1]:2181,[::2]/x", Some((&["[::1]:2181", "[::2]:2181"], "/x")));
-        for text in ["", ":1", "a:0", "a:x", "a:1,", "a:1//x", "a:1/../x", "::1:2181"] {
+        check(
+            "[::1]:2181,[::2]/x",
+            Some((&["[::1]:2181", "[::2]:2181"], "/x")),
+        );
+        for text in [
+            "", ":1", "a:0", "a:x", "a:1,", "a:1//x", "a:1/../x", "::1:2181",
+        ] {
             check(text, None);
         }
     }

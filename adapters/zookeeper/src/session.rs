@@ -114,7 +114,9 @@ impl Sessions {
     /// The client of a lease's session, connected.
     pub(crate) fn of_lease(&self, lease: LeaseId) -> Result<Client, BackendError> {
         let mut leases = self.leases.lock();
-        let Some(held) = leases.get(&lease) else { return Err(self.lease_gone(lease)) };
+        let Some(held) = leases.get(&lease) else {
+            return Err(self.lease_gone(lease));
+        };
         match held.client.state() {
             SessionState::SyncConnected => Ok(held.client.clone()),
             state if state.is_terminated() => {
@@ -125,17 +127,19 @@ impl Sessions {
         }
     }
 
-    /// Whether the session of `owner` is one of ours.
-    pub(crate) fn holds(&self, owner: LeaseId) -> bool {
-        self.leases.lock().contains_key(&owner)
-    }
-
     pub(crate) async fn open_lease(self: &Arc<Self>, ttl: Duration) -> Result<Lease, BackendError> {
         let client = self.connect(ttl).await?;
         let ttl = client.session_timeout();
         let id = LeaseId(client.session_id().0);
         let (deadline, moved) = watch::channel(Instant::now() + ttl);
-        self.leases.lock().insert(id, Held { client, ttl, deadline });
+        self.leases.lock().insert(
+            id,
+            Held {
+                client,
+                ttl,
+                deadline,
+            },
+        );
         tokio::spawn(expire(Arc::downgrade(self), id, moved));
         Ok(Lease { id, ttl })
     }
@@ -144,12 +148,16 @@ impl Sessions {
     pub(crate) async fn renew(&self, lease: LeaseId) -> Result<Duration, BackendError> {
         let client = self.of_lease(lease)?;
         // Any frame extends the session; the answer shows that it is alive.
-        self.call(client.check_stat("/")).await.map_err(|error| match error.kind() {
-            ErrorKind::LeaseGone => self.lease_gone(lease),
-            _ => error,
-        })?;
+        self.call(client.check_stat("/"))
+            .await
+            .map_err(|error| match error.kind() {
+                ErrorKind::LeaseGone => self.lease_gone(lease),
+                _ => error,
+            })?;
         let leases = self.leases.lock();
-        let Some(held) = leases.get(&lease) else { return Err(self.lease_gone(lease)) };
+        let Some(held) = leases.get(&lease) else {
+            return Err(self.lease_gone(lease));
+        };
         held.deadline.send_replace(Instant::now() + held.ttl);
         Ok(held.ttl)
     }
@@ -180,7 +188,9 @@ impl Sessions {
         &self,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, BackendError> {
-        self.bounded(call).await?.map_err(|error| self.error(&error))
+        self.bounded(call)
+            .await?
+            .map_err(|error| self.error(&error))
     }
 
     /// As [`Sessions::call`], for a caller who looks at the crate's error.
@@ -190,7 +200,10 @@ impl Sessions {
     ) -> Result<Result<T, Error>, BackendError> {
         let limit = self.options.request_timeout;
         timeout(limit, call).await.map_err(|_| {
-            let message = format!("ZooKeeper at {} did not answer within {limit:?}", self.servers);
+            let message = format!(
+                "ZooKeeper at {} did not answer within {limit:?}",
+                self.servers
+            );
             BackendError::unknown(ErrorKind::Timeout, message)
         })
     }
@@ -204,8 +217,9 @@ impl Sessions {
     }
 
     async fn connect(&self, session_timeout: Duration) -> Result<Client, BackendError> {
-        let mut connector: Connector =
-            Client::connector().with_session_timeout(session_timeout).with_fail_eagerly();
+        let mut connector: Connector = Client::connector()
+            .with_session_timeout(session_timeout)
+            .with_fail_eagerly();
         for (scheme, auth) in &self.options.auth {
             connector = connector.with_auth(scheme, auth);
         }

@@ -20,8 +20,8 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-pub use crate::raw::{FrameReceiver, FrameSender, Handshake, RawUpstream, UpstreamOptions};
 use crate::raw::lost;
+pub use crate::raw::{FrameReceiver, FrameSender, Handshake, RawUpstream, UpstreamOptions};
 use crate::servers::Servers;
 
 /// Who sends pings.
@@ -79,7 +79,12 @@ impl Upstream {
         let handshake = RawUpstream::connect(servers, request, options).await?;
         Ok(handshake.map(|raw, response| {
             let timeout = u64::try_from(response.timeout_ms).unwrap_or(0);
-            Self::over(raw, Duration::from_millis(timeout), options.max_in_flight, pings)
+            Self::over(
+                raw,
+                Duration::from_millis(timeout),
+                options.max_in_flight,
+                pings,
+            )
         }))
     }
 
@@ -277,7 +282,10 @@ impl Shared {
     fn answered(&self, xid: i32) -> Option<Waiting> {
         let mut state = self.state.lock();
         state.heard = Some(Instant::now());
-        let at = state.in_flight.iter().position(|waiting| waiting.xid == xid)?;
+        let at = state
+            .in_flight
+            .iter()
+            .position(|waiting| waiting.xid == xid)?;
         state.in_flight.remove(at)
     }
 
@@ -310,7 +318,9 @@ impl Shared {
         }
         // ZooKeeper's own clients give a silent server two thirds of the session's timeout: the
         // last third is for finding another.
-        state.heard.map(|heard| heard + self.session_timeout * 2 / 3)
+        state
+            .heard
+            .map(|heard| heard + self.session_timeout * 2 / 3)
     }
 }
 
@@ -378,14 +388,25 @@ fn receive(
         let event = WatcherEvent::decode(body).map_err(|error| error.to_string())?;
         let number = shared.events.fetch_add(1, Ordering::Relaxed) + 1;
         // Nobody may be interested in notifications.
-        let _ = events.send(Notification { number, zxid: header.zxid, event });
+        let _ = events.send(Notification {
+            number,
+            zxid: header.zxid,
+            event,
+        });
         return Ok(());
     }
     let Some(waiting) = shared.answered(header.xid) else {
-        return Err(format!("a reply to xid {}, which was not asked", header.xid));
+        return Err(format!(
+            "a reply to xid {}, which was not asked",
+            header.xid
+        ));
     };
     let events_before = shared.events.load(Ordering::Relaxed);
-    let _ = waiting.answer.send(Ok(Answer { header, body, events_before }));
+    let _ = waiting.answer.send(Ok(Answer {
+        header,
+        body,
+        events_before,
+    }));
     Ok(())
 }
 

@@ -1,0 +1,4 @@
+//! Against a real ZooKeeper.
+
+mod contract;
+mod upstream;
