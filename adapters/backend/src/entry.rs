@@ -100,9 +100,7 @@ pub struct RegistryMeta {
     /// Hybrid logical clock of the stamp.
     pub clock: u64,
     /// Member that gave the stamp.
-    pub member: u64,
-    /// Sub-version within the stamp.
-    pub sub: u32,
+    pub member: u16,
 }
 
 /// All entries of a scope at one moment.

@@ -15,6 +15,9 @@ mod watch;
 
 pub use servers::Servers;
 pub use session::ZookeeperOptions;
+pub use upstream::{
+    Answer, Handshake, Notification, Notifications, Pings, RawUpstream, Upstream, UpstreamOptions,
+};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -64,7 +67,8 @@ pub(crate) struct Inner {
 
 impl ZookeeperBackend {
     /// A backend under the given name; connects at the first call.
-    pub fn new(name: BackendName, options: ZookeeperOptions) -> Self {
+    pub fn new(name: BackendName, options: impl Into<ZookeeperOptions>) -> Self {
+        let options = options.into();
         let recursive = AtomicBool::new(options.recursive_watches);
         let sessions = Arc::new(Sessions::new(options));
         Self {

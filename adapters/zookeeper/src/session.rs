@@ -52,6 +52,12 @@ impl ZookeeperOptions {
     }
 }
 
+impl From<Servers> for ZookeeperOptions {
+    fn from(servers: Servers) -> Self {
+        Self::new(servers)
+    }
+}
+
 impl std::fmt::Debug for ZookeeperOptions {
     /// Without credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
