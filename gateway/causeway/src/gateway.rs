@@ -430,8 +430,13 @@ impl Gateway {
             tokio::select! {
                 () = tokio::time::sleep(std::time::Duration::from_millis(wait)) => {}
                 () = self.timers.notified() => {}
-                _ = stopping.wait_for(|s| *s) => return,
+                () = stopped(&mut stopping) => return,
             }
         }
     }
+}
+
+/// Waits until the gateway stops. (The guard that `wait_for` gives may not be held across a wait.)
+pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|s| *s).await;
 }

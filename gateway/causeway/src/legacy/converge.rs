@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use causeway_backend::{Backend, BackendError, Certainty, ErrorKind, Expect, Lease, LeaseId, Owner, Registration, Revision};
+use causeway_backend_zookeeper::upstream::Upstream;
 use causeway_engine::converge::{Action, LegacyOwner};
 use causeway_engine::core::{Command, LegacyEvent, LegacyMeta, Wanted, WantedOwner};
 use causeway_registry::{RecordKey, StoreKind};
-use causeway_wire::zk::{OpCode, Record as _, ReplyHeader};
+use causeway_wire::zk::request::{Acl, CreateRequest, DeleteRequest, SetDataRequest};
+use causeway_wire::zk::{MultiOp, MultiRequest, OpCode};
 use futures::StreamExt;
 use parking_lot::Mutex;
 
@@ -51,7 +53,7 @@ pub async fn run(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
                 }
             }
             () = tokio::time::sleep(pause) => {}
-            _ = stopping.wait_for(|s| *s) => return,
+            () = crate::gateway::stopped(&mut stopping) => return,
         }
     }
 }
@@ -203,31 +205,31 @@ async fn write_znode(
         LegacyMeta::Znode { stat, .. } => stat.version,
         LegacyMeta::Pair { .. } => -1,
     });
-    let acl: Vec<causeway_wire::zk::Acl> = wanted
+    let acl: Vec<Acl> = wanted
         .acl
         .iter()
-        .map(|a| causeway_wire::zk::Acl {
+        .map(|a| Acl {
             perms: i32::try_from(a.perms).unwrap_or(31),
             scheme: a.scheme.clone(),
             id: a.id.clone(),
         })
         .collect();
-    let acl = if acl.is_empty() { causeway_wire::zk::Acl::open() } else { acl };
-    let create = causeway_wire::zk::CreateRequest { path: path.clone(), data: wanted.value.clone(), acl, flags: 1 };
+    let acl = if acl.is_empty() { open_acl() } else { acl };
+    let create = CreateRequest { path: path.clone(), data: wanted.value.clone(), acl, flags: 1 };
     let answer = match (&wanted.seen, version) {
         (Some(entry), Some(version)) if Some(entry.owner) == current => {
-            let set = causeway_wire::zk::SetDataRequest { path: path.clone(), data: wanted.value.clone(), version };
+            let set = SetDataRequest { path: path.clone(), data: wanted.value.clone(), version };
             upstream.submit_record(OpCode::SetData, &set).await?
         }
         (Some(_), version) => {
             // Under a session that stood behind the client before: replaced in one step, never deleted first.
-            let multi = causeway_wire::zk::MultiRequest {
+            let multi = MultiRequest {
                 ops: vec![
-                    causeway_wire::zk::MultiOp::Delete(causeway_wire::zk::DeleteRequest {
+                    MultiOp::Delete(DeleteRequest {
                         path: path.clone(),
                         version: version.unwrap_or(-1),
                     }),
-                    causeway_wire::zk::MultiOp::Create(create),
+                    MultiOp::Create(create),
                 ],
             };
             upstream.submit_record(OpCode::Multi, &multi).await?
@@ -237,9 +239,8 @@ async fn write_znode(
             upstream.submit_record(OpCode::Create, &create).await?
         }
     };
-    let header: &ReplyHeader = &answer.header;
     look(gateway, legacy, &wanted.key).await?;
-    match header.err {
+    match answer.header.err {
         0 => Ok(Progress::Settled),
         code => {
             tracing::debug!(path, code, "the legacy ensemble refused a registration; looked again");
@@ -248,9 +249,13 @@ async fn write_znode(
     }
 }
 
+fn open_acl() -> Vec<Acl> {
+    vec![Acl { perms: 31, scheme: "world".into(), id: "anyone".into() }]
+}
+
 /// Makes the parents of a path, as the layout's own clients would.
 async fn parents(
-    upstream: &causeway_backend_zookeeper::Upstream,
+    upstream: &Upstream,
     path: &str,
     chroot: &str,
 ) -> Result<(), BackendError> {
@@ -258,10 +263,10 @@ async fn parents(
     ends.sort_unstable();
     for end in ends {
         let Some(parent) = path.get(..end).filter(|p| !p.is_empty()) else { continue };
-        let create = causeway_wire::zk::CreateRequest {
+        let create = CreateRequest {
             path: parent.to_owned(),
             data: Some(Bytes::new()),
-            acl: causeway_wire::zk::Acl::open(),
+            acl: open_acl(),
             flags: 0,
         };
         // NodeExists is as good.
@@ -331,7 +336,7 @@ pub async fn follow_over(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
     loop {
         let next = tokio::select! {
             next = over.recv() => next,
-            _ = stopping.wait_for(|s| *s) => return,
+            () = crate::gateway::stopped(&mut stopping) => return,
         };
         match next {
             Ok(Over::Session { session, closed }) => {

@@ -45,7 +45,7 @@ pub async fn run(gateway: Arc<Gateway>, store: StoreKind, backend: Arc<dyn Backe
                         break;
                     }
                 }
-                _ = stopping.wait_for(|s| *s) => return,
+                () = crate::gateway::stopped(&mut stopping) => return,
             }
         }
     }

@@ -15,7 +15,7 @@ use anyhow::Context;
 use causeway_backend::{Backend, BackendName, Owner, Scope, Subtree};
 use causeway_backend_etcd::upstream::EtcdUpstream;
 use causeway_backend_etcd::{EtcdBackend, EtcdOptions};
-use causeway_backend_zookeeper::{Servers, ZookeeperBackend};
+use causeway_backend_zookeeper::{Servers, ZookeeperBackend, ZookeeperOptions};
 use causeway_engine::layout::NodeKind;
 use causeway_engine::path::Protocol;
 use causeway_engine::phase::{Acknowledges, Census, Move, Phase};
@@ -61,7 +61,7 @@ impl Legacy {
         if let Some(legacy) = &config.legacy_zookeeper {
             let servers = Servers::parse(&format!("{}{}", legacy.servers.join(","), legacy.chroot))
                 .context("legacy-zookeeper")?;
-            let backend = ZookeeperBackend::new(BackendName::new("zookeeper"), servers.clone());
+            let backend = ZookeeperBackend::new(BackendName::new("zookeeper"), ZookeeperOptions::new(servers.clone()));
             zookeeper = Some(Arc::new(backend) as Arc<dyn Backend>);
             sessions = Some(Arc::new(sessions::Upstreams::new(servers.clone())));
             zookeeper_servers = Some(servers);
@@ -255,7 +255,7 @@ async fn watch_health(gateway: Arc<Gateway>, legacy: Arc<Legacy>, store: StoreKi
         legacy.health.lock().insert(store.name(), (usable, health.detail));
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(5)) => {}
-            _ = stopping.wait_for(|s| *s) => return,
+            () = crate::gateway::stopped(&mut stopping) => return,
         }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use causeway_backend::{BackendError, ErrorKind};
-use causeway_backend_zookeeper::{Handshake, Notification, Pings, Servers, Upstream, UpstreamOptions};
+use causeway_backend_zookeeper::Servers;
+use causeway_backend_zookeeper::upstream::{Handshake, Notification, Pings, Upstream, UpstreamOptions};
 use causeway_engine::converge::LegacyOwner;
 use causeway_engine::core::Command;
 use causeway_engine::session::{ConnId, LegacySession};
@@ -139,7 +140,7 @@ impl Upstreams {
         let request = ConnectRequest {
             timeout_ms: i32::try_from(timeout_ms).unwrap_or(i32::MAX),
             session_id: known.map_or(0, |k| k.id),
-            password: known.map_or_else(|| Bytes::from_static(&[0; 16]), |k| Bytes::copy_from_slice(&k.password)),
+            password: Some(known.map_or_else(|| Bytes::from_static(&[0; 16]), |k| Bytes::copy_from_slice(&k.password))),
             ..ConnectRequest::default()
         };
         match Upstream::connect(&self.servers, &request, &self.options, Pings::Automatic).await? {
@@ -153,7 +154,7 @@ impl Upstreams {
                     }
                 });
                 let mut password = [0; 16];
-                for (to, from) in password.iter_mut().zip(response.password.iter()) {
+                for (to, from) in password.iter_mut().zip(response.password.iter().flatten()) {
                     *to = *from;
                 }
                 let legacy = LegacySession {
