@@ -1,13 +1,148 @@
-//! The ZooKeeper port.
+//! The ZooKeeper port: one task for each connection.
+//!
+//! `conn.rs` moves bytes and drives the reply slots of `causeway_wire::zk`; `handshake.rs` gives a
+//! connection its session; `local.rs` answers from the machine, `general.rs` through the client's own
+//! session in the legacy ensemble; before the take-over `relay.rs` passes everything on. `translate.rs`
+//! is the one place that knows both wire records and the machine's commands.
 
+mod config_node;
+mod conn;
+mod four_letter;
+mod handshake;
+mod local;
+mod translate;
+
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use causeway_engine::session::ConnId;
+use dashmap::DashMap;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::TaskTracker;
 
 use crate::gateway::Gateway;
 use crate::legacy::Legacy;
 
+/// How long a connection may take to say who it is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Pause after an accept that failed: out of file descriptors, which does not pass at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// Serves ZooKeeper clients until the gateway stops.
 pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpListener) {
-    let _ = (gateway, legacy, listener);
+    let mut stopping = gateway.stopping();
+    let front = Arc::new(Front {
+        gateway,
+        legacy,
+        peers: DashMap::new(),
+        addresses: DashMap::new(),
+        traffic: Traffic::default(),
+    });
+    let tasks = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|s| *s) => break,
+        };
+        match accepted {
+            // ZooKeeper: a connection above the limit is closed without a word (NIOServerCnxnFactory).
+            Ok((stream, address)) => {
+                if let Some(admitted) = front.admit(address.ip()) {
+                    tasks.spawn(connection(front.clone(), stream, address, admitted));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a ZooKeeper connection cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    tasks.close();
+    tasks.wait().await;
+}
+
+async fn connection(front: Arc<Front>, stream: TcpStream, address: SocketAddr, _admitted: Admitted) {
+    let mut stopping = front.gateway.stopping();
+    tokio::select! {
+        () = conn::run(&front, stream, address) => {}
+        _ = stopping.wait_for(|s| *s) => {}
+    }
+}
+
+/// What the connections of the port share.
+struct Front {
+    gateway: Arc<Gateway>,
+    legacy: Arc<Legacy>,
+    /// Connections after their handshake.
+    peers: DashMap<ConnId, Arc<Peer>>,
+    /// Connections by address.
+    addresses: DashMap<IpAddr, usize>,
+    traffic: Traffic,
+}
+
+impl Front {
+    fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
+        let limit = self.gateway.config.max_connections_per_address;
+        let mut count = self.addresses.entry(address).or_insert(0);
+        if limit > 0 && *count >= limit {
+            return None;
+        }
+        *count += 1;
+        Some(Admitted { front: self.clone(), address })
+    }
+}
+
+/// A connection's place among those of its address.
+struct Admitted {
+    front: Arc<Front>,
+    address: IpAddr,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if let Some(mut count) = self.front.addresses.get_mut(&self.address) {
+            *count = count.saturating_sub(1);
+        }
+        self.front.addresses.remove_if(&self.address, |_, count| *count == 0);
+    }
+}
+
+/// What administrators are told of a connection.
+#[derive(Debug)]
+struct Peer {
+    address: SocketAddr,
+    session: i64,
+    timeout_ms: u32,
+    established_ms: i64,
+    traffic: Traffic,
+}
+
+/// Counters of the port or of one connection.
+#[derive(Debug, Default)]
+struct Traffic {
+    received: AtomicU64,
+    sent: AtomicU64,
+    last_zxid: AtomicI64,
+}
+
+impl Traffic {
+    fn received(&self) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sent(&self, zxid: i64) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.last_zxid.fetch_max(zxid, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> (u64, u64, i64) {
+        (
+            self.received.load(Ordering::Relaxed),
+            self.sent.load(Ordering::Relaxed),
+            self.last_zxid.load(Ordering::Relaxed),
+        )
+    }
 }

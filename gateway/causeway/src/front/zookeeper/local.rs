@@ -1,0 +1,343 @@
+//! Operations that the machine answers: the embedded store, and registrations after the take-over.
+
+use causeway_engine::core::{Command, Core};
+use causeway_engine::watch::{WatchTable, WatcherId};
+use causeway_engine::znode_tree::{AuthId, TreeError};
+use causeway_wire::zk::multi::MultiKind;
+use causeway_wire::zk::reply::{
+    ClientInfo, ErrorResponse, GetAclResponse, GetAllChildrenNumberResponse, GetChildren2Response, GetChildrenResponse,
+    GetDataResponse, GetEphemeralsResponse, StatResponse, SyncResponse, WhoAmIResponse,
+};
+use causeway_wire::zk::request::{AuthRequest, ReadRequest, SetWatches2Request};
+use causeway_wire::zk::{ErrorCode, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, SlotId};
+
+use super::config_node;
+use super::conn::{Client, Ended, IntoWatcher};
+use super::translate::{self, Answer, error_code, stat};
+use crate::config::Config;
+
+/// Paths that one connection may watch. ZooKeeper has no such limit; a client beyond it is closed.
+const MAX_WATCHES: usize = 1_000_000;
+
+/// Answers a request from the machine.
+pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Result<(), Ended> {
+    match &request {
+        Request::Create(_)
+        | Request::Create2(_)
+        | Request::CreateContainer(_)
+        | Request::CreateTtl(_)
+        | Request::Delete(_)
+        | Request::SetData(_)
+        | Request::SetAcl(_)
+        | Request::Multi(_) => write(client, slot, &request),
+        Request::Exists(_)
+        | Request::GetData(_)
+        | Request::GetAcl(_)
+        | Request::GetChildren(_)
+        | Request::GetChildren2(_)
+        | Request::MultiRead(_)
+        | Request::Sync(_)
+        | Request::Ping
+        | Request::GetEphemerals(_)
+        | Request::GetAllChildrenNumber(_)
+        | Request::CheckWatches(_)
+        | Request::RemoveWatches(_)
+        | Request::AddWatch(_)
+        | Request::WhoAmI => read(client, slot, &request)?,
+        Request::SetWatches(w) => {
+            let all = SetWatches2Request {
+                relative_zxid: w.relative_zxid,
+                data_watches: w.data_watches.clone(),
+                exist_watches: w.exist_watches.clone(),
+                child_watches: w.child_watches.clone(),
+                ..SetWatches2Request::default()
+            };
+            set_watches(client, slot, &all)?;
+        }
+        Request::SetWatches2(w) => set_watches(client, slot, w)?,
+        Request::Auth(auth) => add_auth(client, slot, auth),
+        Request::CloseSession => close_session(client, slot),
+        // ZooKeeper takes the bytes as they are for the path, so that a client's record never is one.
+        Request::DeleteContainer(_) => client.answer(slot, Err(ErrorCode::BadArguments)),
+        Request::Reconfig(_) => client.answer(slot, Err(ErrorCode::ReconfigDisabled)),
+        // A server without SASL: the client learns that it cannot authenticate this way.
+        Request::Sasl(_) => {
+            client.replies.fill(slot, 0, Err(ErrorCode::AuthFailed));
+            client.replies.wire.close_after(slot);
+        }
+        // ZooKeeper: UnimplementedRequestProcessor answers and closes.
+        Request::Check(_) | Request::Unknown { .. } => {
+            client.replies.fill(slot, -1, Err(ErrorCode::Unimplemented));
+            client.replies.wire.close_after(slot);
+        }
+    }
+    Ok(())
+}
+
+/// A write: its events are queued before its reply.
+pub(super) fn write(client: &mut Client, slot: SlotId, request: &Request) {
+    let write = match translate::write(request, client.session, &client.auth) {
+        Ok(Some(write)) => write,
+        Ok(None) => return client.answer(slot, Err(ErrorCode::SystemError)),
+        Err(code) => return client.answer(slot, Err(code)),
+    };
+    let command = Command::Tree { peer: client.peer.clone(), session: client.session, op: write.op };
+    apply(client, slot, command, |reply| translate::written(&write.shape, reply));
+}
+
+/// Applies a command and queues what `answer` makes of its reply.
+pub(super) fn apply(
+    client: &mut Client,
+    slot: SlotId,
+    command: Command,
+    answer: impl FnOnce(causeway_engine::core::Reply) -> Answer,
+) {
+    let replies = &mut client.replies;
+    client.front.gateway.apply_and(command, |_, done| {
+        replies.drain();
+        replies.fill(slot, done.number, answer(done.reply));
+        replies.depends_on(done.after);
+    });
+}
+
+fn read(client: &mut Client, slot: SlotId, request: &Request) -> Result<(), Ended> {
+    let reader = Reader {
+        watcher: client.conn.into_watcher(),
+        session: client.session,
+        auth: &client.auth,
+        config: &client.front.gateway.config,
+    };
+    let replies = &mut client.replies;
+    let (outcome, after) = client.front.gateway.with(|core| {
+        // Before the watch is armed: what was handed over so far fired older watches.
+        replies.drain();
+        let answer = reader.read(core, request)?;
+        replies.fill(slot, core.last_zxid(), answer);
+        Ok(())
+    });
+    replies.depends_on(after);
+    outcome
+}
+
+/// Who reads.
+pub(super) struct Reader<'c> {
+    pub(super) watcher: WatcherId,
+    pub(super) session: i64,
+    pub(super) auth: &'c [AuthId],
+    pub(super) config: &'c Config,
+}
+
+impl Reader<'_> {
+    /// The answer to a request that changes nothing but watches.
+    pub(super) fn read(&self, core: &mut Core, request: &Request) -> Result<Answer, Ended> {
+        let answer = match request {
+            Request::Exists(r) => return self.exists(core, r),
+            Request::GetData(r) => {
+                let found = self.get_data(core, &r.path);
+                self.watch_if(core, r, found.is_ok(), WatchTable::add_data)?;
+                found.map(Reply::GetData)
+            }
+            Request::GetChildren(r) => {
+                let found = self.get_children(core, &r.path);
+                self.watch_if(core, r, found.is_ok(), WatchTable::add_child)?;
+                found.map(Reply::GetChildren)
+            }
+            Request::GetChildren2(r) => {
+                let found = core.tree().get_children(&r.path, self.auth).map(|(names, s)| GetChildren2Response {
+                    children: names.iter().map(ToString::to_string).collect(),
+                    stat: stat(&s),
+                });
+                self.watch_if(core, r, found.is_ok(), WatchTable::add_child)?;
+                found.map(Reply::GetChildren2).map_err(error_code)
+            }
+            Request::GetAcl(r) => core
+                .tree()
+                .get_acl(&r.path, self.auth)
+                .map(|(acl, s)| Reply::GetAcl(GetAclResponse { acl: translate::wire_acls(&acl), stat: stat(&s) }))
+                .map_err(error_code),
+            Request::MultiRead(multi) => return self.multi_read(core, multi),
+            // ZooKeeper: the path need not exist (FinalRequestProcessor, sync).
+            Request::Sync(r) => Ok(Reply::Sync(SyncResponse { path: r.path.clone() })),
+            Request::GetEphemerals(r) => {
+                let paths = core.tree().get_ephemerals(self.session, &r.prefix_path);
+                let ephemerals = paths.iter().map(ToString::to_string).collect();
+                Ok(Reply::GetEphemerals(GetEphemeralsResponse { ephemerals }))
+            }
+            Request::GetAllChildrenNumber(r) => core
+                .tree()
+                .all_children_number(&r.path, self.auth)
+                .map(|total_number| Reply::GetAllChildrenNumber(GetAllChildrenNumberResponse { total_number }))
+                .map_err(error_code),
+            Request::CheckWatches(r) => translate::watch_kind(r.kind).and_then(|kind| {
+                if core.tree_watches().check(self.watcher, &r.path, kind) {
+                    Ok(Reply::Empty(()))
+                } else {
+                    Err(ErrorCode::NoWatcher)
+                }
+            }),
+            Request::RemoveWatches(r) => translate::watch_kind(r.kind).and_then(|kind| {
+                if core.tree_watches().remove(self.watcher, &r.path, kind) {
+                    Ok(Reply::Empty(()))
+                } else {
+                    Err(ErrorCode::NoWatcher)
+                }
+            }),
+            Request::AddWatch(r) => match r.mode {
+                0 | 1 => {
+                    self.may_watch(core)?;
+                    let watches = core.tree_watches();
+                    if r.mode == 0 {
+                        watches.add_persistent(self.watcher, &r.path);
+                    } else {
+                        watches.add_recursive(self.watcher, &r.path);
+                    }
+                    Ok(Reply::AddWatch(ErrorResponse { err: 0 }))
+                }
+                _ => Err(ErrorCode::BadArguments),
+            },
+            Request::WhoAmI => {
+                let info = |id: &AuthId| ClientInfo { auth_scheme: id.scheme.clone(), user: translate::user_of(id) };
+                Ok(Reply::WhoAmI(WhoAmIResponse { client_info: self.auth.iter().map(info).collect() }))
+            }
+            _ => Ok(Reply::Empty(())),
+        };
+        Ok(answer)
+    }
+
+    fn exists(&self, core: &mut Core, r: &ReadRequest) -> Result<Answer, Ended> {
+        // ZooKeeper: exists alone looks for a NUL (FinalRequestProcessor).
+        if r.path.contains('\0') {
+            return Ok(Err(ErrorCode::BadArguments));
+        }
+        let found = core.tree().exists(&r.path, self.auth);
+        if r.watch && matches!(found, Ok(_) | Err(TreeError::NoNode)) {
+            self.may_watch(core)?;
+            core.tree_watches().add_exist(self.watcher, &r.path);
+        }
+        Ok(found.map_err(error_code).map(|s| {
+            let mut stat = stat(&s);
+            if r.path == config_node::PATH {
+                stat.data_length = i32::try_from(config_node::data(self.config).len()).unwrap_or(i32::MAX);
+            }
+            Reply::Stat(StatResponse { stat })
+        }))
+    }
+
+    fn get_data(&self, core: &Core, path: &str) -> Result<GetDataResponse, ErrorCode> {
+        let (data, s) = core.tree().get_data(path, self.auth).map_err(error_code)?;
+        let mut found = GetDataResponse { data, stat: stat(&s) };
+        if path == config_node::PATH {
+            let data = config_node::data(self.config);
+            found.stat.data_length = i32::try_from(data.len()).unwrap_or(i32::MAX);
+            found.data = Some(data);
+        }
+        Ok(found)
+    }
+
+    fn get_children(&self, core: &Core, path: &str) -> Result<GetChildrenResponse, ErrorCode> {
+        let (names, _) = core.tree().get_children(path, self.auth).map_err(error_code)?;
+        Ok(GetChildrenResponse { children: names.iter().map(ToString::to_string).collect() })
+    }
+
+    /// ZooKeeper: each read stands for itself (FinalRequestProcessor, multiRead).
+    fn multi_read(&self, core: &mut Core, multi: &MultiRequest) -> Result<Answer, Ended> {
+        if matches!(multi.kind(), MultiKind::Write | MultiKind::Mixed) {
+            return Ok(Err(ErrorCode::MarshallingError));
+        }
+        let mut results = Vec::with_capacity(multi.ops.len());
+        for op in &multi.ops {
+            results.push(match op {
+                MultiOp::GetData(r) => {
+                    let found = self.get_data(core, &r.path);
+                    self.watch_if(core, r, found.is_ok(), WatchTable::add_data)?;
+                    found.map_or_else(|code| MultiResult::Error(code.number()), MultiResult::GetData)
+                }
+                MultiOp::GetChildren(r) => {
+                    let found = self.get_children(core, &r.path);
+                    self.watch_if(core, r, found.is_ok(), WatchTable::add_child)?;
+                    found.map_or_else(|code| MultiResult::Error(code.number()), MultiResult::GetChildren)
+                }
+                _ => MultiResult::Error(ErrorCode::MarshallingError.number()),
+            });
+        }
+        Ok(Ok(Reply::Multi(MultiResponse { results })))
+    }
+
+    fn watch_if(
+        &self,
+        core: &mut Core,
+        r: &ReadRequest,
+        found: bool,
+        add: fn(&mut WatchTable, WatcherId, &str),
+    ) -> Result<(), Ended> {
+        if r.watch && found {
+            self.may_watch(core)?;
+            add(core.tree_watches(), self.watcher, &r.path);
+        }
+        Ok(())
+    }
+
+    fn may_watch(&self, core: &mut Core) -> Result<(), Ended> {
+        if core.tree_watches().paths_of(self.watcher).len() < MAX_WATCHES { Ok(()) } else { Err(Ended) }
+    }
+}
+
+/// What the client missed goes out before the reply.
+fn set_watches(client: &mut Client, slot: SlotId, w: &SetWatches2Request) -> Result<(), Ended> {
+    let watcher = client.conn.into_watcher();
+    let replies = &mut client.replies;
+    let more = w.data_watches.len()
+        + w.exist_watches.len()
+        + w.child_watches.len()
+        + w.persistent_watches.len()
+        + w.persistent_recursive_watches.len();
+    let (outcome, after) = client.front.gateway.with(|core| {
+        replies.drain();
+        if core.tree_watches().paths_of(watcher).len() + more > MAX_WATCHES {
+            return Err(Ended);
+        }
+        let missed = core.set_watches(
+            watcher,
+            w.relative_zxid,
+            &w.data_watches,
+            &w.exist_watches,
+            &w.child_watches,
+            &w.persistent_watches,
+            &w.persistent_recursive_watches,
+        );
+        for event in missed {
+            replies.wire.event(event.zxid, &event.path, translate::event(&event));
+        }
+        replies.fill(slot, core.last_zxid(), Ok(Reply::Empty(())));
+        Ok(())
+    });
+    replies.depends_on(after);
+    outcome
+}
+
+/// ZooKeeper: identities belong to the connection; a failure is told and the connection closed
+/// (`ZooKeeperServer.processPacket`). The header's zxid is 0.
+fn add_auth(client: &mut Client, slot: SlotId, request: &AuthRequest) {
+    match translate::identity(request, client.address.ip()) {
+        Ok(identity) => {
+            if !client.auth.contains(&identity) {
+                client.auth.push(identity);
+            }
+            let auth = client.auth.clone();
+            client.front.gateway.with(|core| core.set_auth(client.conn.into_watcher(), auth));
+            client.replies.fill(slot, 0, Ok(Reply::Empty(())));
+        }
+        Err(code) => {
+            tracing::info!(peer = client.peer, scheme = request.scheme, "authentication failed: unknown scheme");
+            client.replies.fill(slot, 0, Err(code));
+            client.replies.wire.close_after(slot);
+        }
+    }
+}
+
+/// ZooKeeper: the reply leaves before the connection closes (FinalRequestProcessor, closeSession).
+fn close_session(client: &mut Client, slot: SlotId) {
+    let id = client.session;
+    apply(client, slot, Command::CloseSession { id }, |_| Ok(Reply::Empty(())));
+    client.replies.wire.close_after(slot);
+}
