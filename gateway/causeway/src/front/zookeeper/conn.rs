@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 use super::handshake::{self, Outcome};
 use super::translate::{self, Answer};
-use super::{Front, HANDSHAKE, Peer, Traffic, four_letter, local};
+use super::{Front, HANDSHAKE, Peer, Traffic, four_letter, local, relay};
 use crate::gateway::{Gateway, TreeNews};
 use crate::journal::Position;
 
@@ -71,13 +71,13 @@ async fn shake_hands(
 ) -> Result<(), Ended> {
     let gateway = &front.gateway;
     let conn = ConnId(gateway.next_connection());
-    let mode = gateway.with(|core| core.mode(StoreKind::Zookeeper)).0;
-    if mode == Mode::Relay {
-        return Err(Ended);
-    }
-    let news = gateway.tree_queue(conn);
     // From here on whatever ends the connection also takes it off the books.
     let mut books = Books { front: front.clone(), conn, session: None };
+    let mode = gateway.with(|core| core.mode(StoreKind::Zookeeper)).0;
+    if mode == Mode::Relay {
+        return relay::run(front, request, address, incoming, outgoing, books).await;
+    }
+    let news = gateway.tree_queue(conn);
     let opened = match handshake::open(front, request, conn).await {
         Outcome::Opened(opened) => opened,
         Outcome::Expired => {
@@ -126,10 +126,16 @@ impl IntoWatcher for ConnId {
 }
 
 /// Takes a connection off the books at its end, however it ends.
-struct Books {
+pub(super) struct Books {
     front: Arc<Front>,
     conn: ConnId,
     session: Option<i64>,
+}
+
+impl Books {
+    pub(super) fn conn(&self) -> ConnId {
+        self.conn
+    }
 }
 
 impl Drop for Books {
@@ -395,7 +401,8 @@ pub(super) enum Flush {
 }
 
 impl Flush {
-    fn position(self) -> Position {
+    /// What is waited for.
+    pub(super) fn position(self) -> Position {
         match self {
             Flush::NotKept(position) => position,
             Flush::Empty | Flush::Blocked => 0,
@@ -408,13 +415,20 @@ impl Outgoing {
         Outgoing { stream, chunks: VecDeque::new(), queued: 0 }
     }
 
-    fn push(&mut self, chunk: Bytes, after: Position) {
-        self.queued += chunk.len();
-        self.chunks.push_back((chunk, after));
+    pub(super) fn push(&mut self, chunk: Bytes, after: Position) {
+        if !chunk.is_empty() {
+            self.queued += chunk.len();
+            self.chunks.push_back((chunk, after));
+        }
+    }
+
+    /// Bytes that wait.
+    pub(super) fn queued(&self) -> usize {
+        self.queued
     }
 
     /// Writes as much as may leave and as the socket takes.
-    fn flush(&mut self, gateway: &Gateway) -> Result<Flush, Ended> {
+    pub(super) fn flush(&mut self, gateway: &Gateway) -> Result<Flush, Ended> {
         while let Some((chunk, after)) = self.chunks.front_mut() {
             match gateway.is_durable(*after) {
                 Ok(true) => {}
@@ -438,18 +452,18 @@ impl Outgoing {
         Ok(Flush::Empty)
     }
 
-    async fn writable(&self) -> Result<(), Ended> {
+    pub(super) async fn writable(&self) -> Result<(), Ended> {
         self.stream.writable().await.map_err(|_| Ended)
     }
 
-    async fn write_whole(&mut self, mut bytes: Bytes) -> Result<(), Ended> {
+    pub(super) async fn write_whole(&mut self, mut bytes: Bytes) -> Result<(), Ended> {
         self.stream.write_all_buf(&mut bytes).await.map_err(|_| Ended)?;
         self.shut_down().await;
         Ok(())
     }
 
     /// Lets the last bytes arrive before the socket goes.
-    async fn shut_down(&mut self) {
+    pub(super) async fn shut_down(&mut self) {
         let _ = self.stream.shutdown().await;
     }
 }

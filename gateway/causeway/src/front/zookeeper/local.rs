@@ -217,7 +217,7 @@ impl Reader<'_> {
         Ok(found.map_err(error_code).map(|s| {
             let mut stat = stat(&s);
             if r.path == config_node::PATH {
-                stat.data_length = i32::try_from(config_node::data(self.config).len()).unwrap_or(i32::MAX);
+                config_node::resize(self.config, &mut stat);
             }
             Reply::Stat(StatResponse { stat })
         }))
@@ -227,9 +227,8 @@ impl Reader<'_> {
         let (data, s) = core.tree().get_data(path, self.auth).map_err(error_code)?;
         let mut found = GetDataResponse { data, stat: stat(&s) };
         if path == config_node::PATH {
-            let data = config_node::data(self.config);
-            found.stat.data_length = i32::try_from(data.len()).unwrap_or(i32::MAX);
-            found.data = Some(data);
+            found.data = Some(config_node::data(self.config));
+            config_node::resize(self.config, &mut found.stat);
         }
         Ok(found)
     }

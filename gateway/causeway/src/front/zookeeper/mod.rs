@@ -5,11 +5,14 @@
 //! session in the legacy ensemble; before the take-over `relay.rs` passes everything on. `translate.rs`
 //! is the one place that knows both wire records and the machine's commands.
 
+mod chroot;
 mod config_node;
 mod conn;
 mod four_letter;
 mod handshake;
 mod local;
+mod observe;
+mod relay;
 mod translate;
 
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +22,9 @@ use std::time::Duration;
 
 use causeway_engine::session::ConnId;
 use dashmap::DashMap;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::gateway::Gateway;
@@ -40,6 +45,7 @@ pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpList
         peers: DashMap::new(),
         addresses: DashMap::new(),
         traffic: Traffic::default(),
+        next_turn: Mutex::new(None),
     });
     let tasks = TaskTracker::new();
     loop {
@@ -81,9 +87,22 @@ struct Front {
     /// Connections by address.
     addresses: DashMap<IpAddr, usize>,
     traffic: Traffic,
+    /// When the next connection may be closed for the take-over.
+    next_turn: Mutex<Option<Instant>>,
 }
 
 impl Front {
+    /// How long a connection that the take-over closes waits for its turn: all at once would come back all
+    /// at once.
+    fn turn(&self) -> Duration {
+        let now = Instant::now();
+        let each = Duration::from_secs(1) / self.gateway.config.reconnects_per_s.max(1);
+        let mut next = self.next_turn.lock();
+        let at = next.map_or(now, |next| next.max(now));
+        *next = Some(at + each);
+        at - now
+    }
+
     fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
         let limit = self.gateway.config.max_connections_per_address;
         let mut count = self.addresses.entry(address).or_insert(0);

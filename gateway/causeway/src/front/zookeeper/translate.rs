@@ -129,6 +129,60 @@ fn create_mode(flags: i32, ttl_ms: Option<i64>) -> Result<CreateMode, ErrorCode>
     })
 }
 
+/// What is left to do here of a write that the ensemble has acknowledged with `reply`: sequential names are
+/// those that it gave, and of a multi only what `owned` takes. `None` when there is nothing, as with a
+/// multi that it refused.
+pub(super) fn acknowledged(op: TreeCommand, reply: &Reply, owned: impl Fn(&str) -> bool) -> Option<TreeCommand> {
+    match (op, reply) {
+        (TreeCommand::Create { data, acl, mode, session, auth, .. }, Reply::Create(CreateResponse { path }))
+        | (TreeCommand::Create { data, acl, mode, session, auth, .. }, Reply::Create2(Create2Response { path, .. })) => {
+            let (path, mode) = (path.clone(), named(mode));
+            Some(TreeCommand::Create { path, data, acl, mode, session, auth })
+        }
+        (TreeCommand::Multi { ops, session, auth }, Reply::Multi(answer)) => {
+            let ops: Vec<tree::MultiOp> = ops
+                .into_iter()
+                .zip(&answer.results)
+                .filter_map(|(op, result)| acknowledged_one(op, result))
+                .filter(|op| owned(tree_path(op)))
+                .collect();
+            (!ops.is_empty()).then_some(TreeCommand::Multi { ops, session, auth })
+        }
+        (op, _) => Some(op),
+    }
+}
+
+fn acknowledged_one(op: tree::MultiOp, result: &MultiResult) -> Option<tree::MultiOp> {
+    match (op, result) {
+        (_, MultiResult::Error(_)) => None,
+        (tree::MultiOp::Create { data, acl, mode, .. }, MultiResult::Create(CreateResponse { path }))
+        | (tree::MultiOp::Create { data, acl, mode, .. }, MultiResult::Create2(Create2Response { path, .. })) => {
+            Some(tree::MultiOp::Create { path: path.clone(), data, acl, mode: named(mode) })
+        }
+        (op, _) => Some(op),
+    }
+}
+
+/// The mode of a node whose sequential name was given already.
+fn named(mode: CreateMode) -> CreateMode {
+    match mode {
+        CreateMode::PersistentSequential => CreateMode::Persistent,
+        CreateMode::EphemeralSequential => CreateMode::Ephemeral,
+        CreateMode::PersistentSequentialTtl { ttl_ms } => CreateMode::PersistentTtl { ttl_ms },
+        other => other,
+    }
+}
+
+/// The path of one operation of a multi, in the machine's words.
+pub(super) fn tree_path(op: &tree::MultiOp) -> &str {
+    match op {
+        tree::MultiOp::Create { path, .. }
+        | tree::MultiOp::Delete { path, .. }
+        | tree::MultiOp::SetData { path, .. }
+        | tree::MultiOp::Check { path, .. } => path,
+    }
+}
+
 /// The reply to a write.
 pub(super) fn written(shape: &Shape, reply: CoreReply) -> Answer {
     match reply {
@@ -203,6 +257,23 @@ pub(super) fn error_code(error: TreeError) -> ErrorCode {
 /// A Stat as the wire has it.
 pub(super) fn stat(s: &tree::Stat) -> Stat {
     Stat {
+        czxid: s.czxid,
+        mzxid: s.mzxid,
+        ctime: s.ctime,
+        mtime: s.mtime,
+        version: s.version,
+        cversion: s.cversion,
+        aversion: s.aversion,
+        ephemeral_owner: s.ephemeral_owner,
+        data_length: s.data_length,
+        num_children: s.num_children,
+        pzxid: s.pzxid,
+    }
+}
+
+/// A Stat of the wire for the machine.
+pub(super) fn tree_stat(s: &Stat) -> tree::Stat {
+    tree::Stat {
         czxid: s.czxid,
         mzxid: s.mzxid,
         ctime: s.ctime,
