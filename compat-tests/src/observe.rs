@@ -24,7 +24,13 @@ pub struct Service {
 pub fn service(gateway: &Gateway, name: &str) -> Result<Option<Service>> {
     let reply = gateway.causeway_json(&["services"])?;
     let services = reply["services"].as_array().context("services")?;
-    Ok(services.iter().find(|s| s["service"] == name).map(|s| {
+    // The gateway names a service with its layout's root before it.
+    let named = |s: &&Value| {
+        s["service"]
+            .as_str()
+            .is_some_and(|full| full == name || full.ends_with(&format!("/{name}")))
+    };
+    Ok(services.iter().find(named).map(|s| {
         let number = |field: &str| s[field].as_u64().unwrap_or_default();
         Service {
             visible: number("instances"),

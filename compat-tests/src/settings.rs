@@ -37,7 +37,7 @@ impl Settings {
         text.push_str(&self.extra);
         if self.quick_protection {
             // An instance counts for the expected size after this long, instead of after minutes.
-            text.push_str("\n[protection]\nrise_s = 4\nyoung_s = 1\nexit_s = 2\n");
+            text.push_str("\n[protection.rule]\nrise_ms = 4000\nsettle_ms = 1000\nexit_ms = 2000\n");
         }
         if self.quick_gates {
             text.push_str("\n[gates]\ntime_s = 0\n");
@@ -51,7 +51,7 @@ impl Settings {
         if self.bridge {
             let _ = write!(
                 text,
-                "\n[[bridge]]\nfrom = \"curator\"\nservice = \"orders\"\nto = \"grpc-endpoints\"\nas_service = \"{BRIDGED_TARGET}\"\n"
+                "\n[[bridge]]\nfrom = \"curator\"\nservices = [\"orders\"]\nto = \"grpc-endpoints\"\nrename = {{ orders = \"{BRIDGED_TARGET}\" }}\n"
             );
         }
         text
