@@ -9,8 +9,11 @@ use crate::channel::ConnectFailed;
 
 /// A failed call as a backend error. `server` is the one that was asked.
 pub(crate) fn from_status(server: &str, status: &Status) -> BackendError {
-    if let Some(failed) = connect_failed(status) {
-        return BackendError::not_applied(ErrorKind::Unreachable, failed.to_string());
+    if let Some(error) = status
+        .source()
+        .and_then(|source| without_effect(server, source))
+    {
+        return error;
     }
     let (kind, certainty) = classify(status.code(), status.message());
     let advice = match kind {
@@ -30,13 +33,10 @@ pub(crate) fn from_client(server: &str, error: &etcd_client::Error) -> BackendEr
     use etcd_client::Error;
     match error {
         Error::GRpcStatus(status) => from_status(server, status),
-        Error::TransportError(error) => match find_connect_failed(error) {
-            Some(failed) => BackendError::not_applied(ErrorKind::Unreachable, failed.to_string()),
-            None => {
-                let message = format!("etcd at {server}: the connection broke: {error}");
-                BackendError::unknown(ErrorKind::Unreachable, message)
-            }
-        },
+        Error::TransportError(error) => without_effect(server, error).unwrap_or_else(|| {
+            let message = format!("etcd at {server}: the connection broke: {error}");
+            BackendError::unknown(ErrorKind::Unreachable, message)
+        }),
         Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
             let message = format!("etcd at {server}: {error}");
             BackendError::not_applied(ErrorKind::Protocol, message)
@@ -104,13 +104,29 @@ fn classify(code: Code, message: &str) -> (ErrorKind, Certainty) {
     }
 }
 
-fn connect_failed(status: &Status) -> Option<&ConnectFailed> {
-    find_connect_failed(status.source()?)
+/// A failure before anything was sent.
+fn without_effect(server: &str, error: &(dyn std::error::Error + 'static)) -> Option<BackendError> {
+    if let Some(failed) = find::<ConnectFailed>(error) {
+        let message = failed.to_string();
+        return Some(BackendError::not_applied(ErrorKind::Unreachable, message));
+    }
+    if !never_left(error) {
+        return None;
+    }
+    let message = format!("etcd at {server}: the connection closed before the request was sent");
+    Some(BackendError::not_applied(ErrorKind::Unreachable, message))
 }
 
-fn find_connect_failed<'a>(
+/// Whether a call can simply be made again: it never left, and the next one makes a new
+/// connection. hyper cancels what still waits for its turn when a connection closes, and nothing
+/// else.
+pub(crate) fn never_left(error: &(dyn std::error::Error + 'static)) -> bool {
+    find::<hyper::Error>(error).is_some_and(hyper::Error::is_canceled)
+}
+
+fn find<'a, T: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
-) -> Option<&'a ConnectFailed> {
+) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {

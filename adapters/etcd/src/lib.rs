@@ -30,8 +30,8 @@ use causeway_backend::{
 };
 use causeway_wire::etcd::messages::etcdserverpb::RangeRequest;
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp,
-    TxnOpResponse,
+    Client, Compare, CompareOp, ConnectOptions, GetOptions, KeyValue, LeaseGrantOptions,
+    PutOptions, Txn, TxnOp, TxnOpResponse,
 };
 use futures::StreamExt;
 use futures::future::join_all;
@@ -103,6 +103,7 @@ impl EtcdBackend {
     }
 
     async fn client(&self) -> Result<Client, BackendError> {
+        let server = self.server();
         let connect = || async {
             let mut options = ConnectOptions::new().with_require_leader(true);
             if let Some((name, password)) = &self.user {
@@ -111,38 +112,46 @@ impl EtcdBackend {
                     .with_auto_token_refresh(true);
             }
             let channel = etcd_client::Channel::Tonic(self.link.channel.clone());
-            let server = self.server();
-            let limit = self.request_timeout();
-            match timeout(limit, Client::from_channel(channel, Some(options))).await {
-                Ok(Ok(client)) => Ok(client),
-                Ok(Err(error)) => Err(error::from_client(&server, &error)),
-                Err(_) => Err(error::timed_out(&server, limit)),
-            }
+            let client = Client::from_channel(channel, Some(options)).await;
+            client.map_err(|error| error::from_client(&server, &error))
+        };
+        // The limit is on all of it, since another call may be logging in before this one.
+        let limit = self.request_timeout();
+        let client = match timeout(limit, self.client.get_or_try_init(connect)).await {
+            Ok(Ok(client)) => Ok(client.clone()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(error::timed_out(&server, limit)),
         };
         // Logging in comes before the call that needs it.
-        let client = self.client.get_or_try_init(connect).await;
-        client
-            .cloned()
-            .map_err(|error| error.with_certainty(Certainty::NotApplied))
+        client.map_err(|error| error.with_certainty(Certainty::NotApplied))
     }
 
     /// One call of the client crate that changes something.
-    async fn write<T, Fut>(&self, call: impl FnOnce(Client) -> Fut) -> Result<T, BackendError>
+    async fn write<T, Fut>(&self, call: impl Fn(Client) -> Fut) -> Result<T, BackendError>
     where
         Fut: Future<Output = Result<T, etcd_client::Error>>,
     {
         let client = self.client().await?;
-        let server = self.server();
         let limit = self.request_timeout();
-        let error = match timeout(limit, call(client)).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => error::from_client(&server, &error),
-            Err(_) => error::timed_out(&server, limit),
-        };
-        if error::is_servers_fault(&error) {
-            self.link.servers.move_on();
+        let mut resent = false;
+        loop {
+            let server = self.server();
+            let error = match timeout(limit, call(client.clone())).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(etcd_client::Error::GRpcStatus(status)))
+                    if error::never_left(&status) && !resent =>
+                {
+                    resent = true;
+                    continue;
+                }
+                Ok(Err(error)) => error::from_client(&server, &error),
+                Err(_) => error::timed_out(&server, limit),
+            };
+            if error::is_servers_fault(&error) {
+                self.link.servers.move_on();
+            }
+            return Err(error);
         }
-        Err(error)
     }
 
     /// One call that changes nothing: made again when the first one broke.
@@ -261,7 +270,10 @@ impl EtcdBackend {
             .and_then(vec![write])
             .or_else(vec![TxnOp::get(key, Some(look))]);
         let answer = self
-            .write(|mut client| async move { client.txn(txn).await })
+            .write(|mut client| {
+                let txn = txn.clone();
+                async move { client.txn(txn).await }
+            })
             .await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         let revision = Revision::from_i64(self.name.clone(), revision);
@@ -327,9 +339,10 @@ impl Backend for EtcdBackend {
         hint: Option<LeaseId>,
         ttl: Duration,
     ) -> Result<Lease, BackendError> {
-        let options = etcd_client::LeaseGrantOptions::new().with_id(hint.map_or(0, |id| id.0));
+        let id = hint.map_or(0, |id| id.0);
         let answer = self
             .write(|mut client| async move {
+                let options = LeaseGrantOptions::new().with_id(id);
                 client.lease_grant(whole_seconds(ttl), Some(options)).await
             })
             .await?;

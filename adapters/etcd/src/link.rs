@@ -135,7 +135,7 @@ impl Link {
     where
         Fut: Future<Output = Result<Response<Res>, Status>>,
     {
-        let mut refreshed = false;
+        let (mut refreshed, mut resent) = (false, false);
         loop {
             let mut message = Request::new(request.clone());
             self.authenticate(&mut message).await?;
@@ -147,6 +147,7 @@ impl Link {
                     self.forget_token();
                     refreshed = true;
                 }
+                Ok(Err(status)) if error::never_left(&status) && !resent => resent = true,
                 Ok(Err(status)) => return Err(error::from_status(&server, &status)),
                 Err(_) => return Err(error::timed_out(&server, self.request_timeout)),
             }

@@ -43,7 +43,7 @@ pub struct TimeToLive {
     pub left: Duration,
     /// What it was granted.
     pub granted: Duration,
-    /// Its keys, where they were asked for.
+    /// Its keys in order, where they were asked for.
     pub keys: Vec<Bytes>,
 }
 
@@ -163,11 +163,13 @@ impl EtcdUpstream {
                 },
             )
             .await?;
+        let mut keys = answer.keys;
+        keys.sort();
         // etcd: -1 for an unknown lease; 0 for one that has ended and still holds its keys.
         Ok((answer.ttl >= 0).then(|| TimeToLive {
             left: seconds(answer.ttl),
             granted: seconds(answer.granted_ttl),
-            keys: answer.keys,
+            keys,
         }))
     }
 

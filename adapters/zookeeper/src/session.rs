@@ -104,7 +104,12 @@ impl Sessions {
 
     /// The client of the gateway's own session, connected.
     pub(crate) async fn own(&self) -> Result<Client, BackendError> {
-        let mut own = self.own.lock().await;
+        // Another call may be connecting; behind a host that swallows packets each would wait for
+        // all before it.
+        let limit = self.options.request_timeout;
+        let Ok(mut own) = timeout(limit, self.own.lock()).await else {
+            return Err(self.disconnected());
+        };
         if let Some(client) = own.as_ref() {
             match client.state() {
                 SessionState::SyncConnected => return Ok(client.clone()),

@@ -7,8 +7,10 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -127,35 +129,23 @@ impl Upstream {
     /// A refusal by the server is an answer with an error code. The future fails when there is no
     /// answer: [`Certainty::Unknown`] when the request may have reached the server, else
     /// [`Certainty::NotApplied`].
-    pub fn submit(
-        &self,
-        op: i32,
-        body: &[u8],
-    ) -> impl Future<Output = Result<Answer, BackendError>> + Send + use<> {
-        let asked = self.shared.ask(op, body);
-        async move {
-            match asked?.await {
-                Ok(answer) => answer,
-                Err(_) => Err(gone()),
-            }
+    pub fn submit(&self, op: i32, body: &[u8]) -> Pending {
+        match self.shared.ask(op, body) {
+            Ok(asked) => Pending(Ok(asked)),
+            Err(error) => Pending(Err(Some(error))),
         }
     }
 
     /// Sends a record as a request.
-    pub fn submit_record<R: Record>(
-        &self,
-        op: OpCode,
-        record: &R,
-    ) -> impl Future<Output = Result<Answer, BackendError>> + Send + use<R> {
+    pub fn submit_record<R: Record>(&self, op: OpCode, record: &R) -> Pending {
         let mut body = BytesMut::new();
         record.write(&mut body);
         self.submit(op as i32, &body)
     }
 
-    /// Sends a ping and waits for its answer, which extends the session. Gives the server's zxid.
-    pub fn ping(&self) -> impl Future<Output = Result<i64, BackendError>> + Send + use<> {
-        let answer = self.submit(OpCode::Ping as i32, &[]);
-        async move { answer.await.map(|answer| answer.header.zxid) }
+    /// Sends a ping, which extends the session.
+    pub fn ping(&self) -> Pending {
+        self.submit(OpCode::Ping as i32, &[])
     }
 
     /// Waits until the connection is lost; gives the reason, to any number of callers and at any
@@ -199,6 +189,24 @@ impl Drop for Upstream {
             task.abort();
         }
         self.shared.fail(gone());
+    }
+}
+
+/// The answer to a request that is on its way; see [`Upstream::submit`].
+#[derive(Debug)]
+#[must_use = "the request is sent, but only the answer tells what became of it"]
+pub struct Pending(Result<Asked, Option<BackendError>>);
+
+impl Future for Pending {
+    type Output = Result<Answer, BackendError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Ok(asked) => Pin::new(asked)
+                .poll(context)
+                .map(|answer| answer.unwrap_or_else(|_| Err(gone()))),
+            Err(refused) => Poll::Ready(Err(refused.take().unwrap_or_else(gone))),
+        }
     }
 }
 

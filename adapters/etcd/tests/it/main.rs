@@ -1,3 +1,4 @@
 //! Against a real etcd.
 
 mod contract;
+mod upstream;

@@ -11,6 +11,8 @@ use tokio::sync::Mutex;
 struct Zookeeper {
     server: Mutex<RealZookeeper>,
     options: ZookeeperOptions,
+    /// How long the server stays away.
+    away: Duration,
 }
 
 impl Zookeeper {
@@ -19,9 +21,15 @@ impl Zookeeper {
         let servers = Servers::parse(&server.address()).expect("a good address");
         let mut options = ZookeeperOptions::new(servers);
         change(&mut options);
+        // Longer than the session's timeout, if that is short: then the session ends meanwhile.
+        let away = match options.session_timeout {
+            short if short < Duration::from_secs(2) => short * 3,
+            _ => Duration::ZERO,
+        };
         Self {
             server: Mutex::new(server),
             options,
+            away,
         }
     }
 }
@@ -50,6 +58,7 @@ impl Harness for Zookeeper {
     }
 
     async fn join_again(&self) {
+        tokio::time::sleep(self.away).await;
         self.server.lock().await.restart().await;
     }
 }
@@ -65,6 +74,7 @@ async fn zookeeper_keeps_the_contract_with_one_shot_watches_and_acls() {
         options.recursive_watches = false;
         options.read_acls = true;
         options.container_parents = true;
+        options.session_timeout = Duration::from_secs(1);
     };
     contract::run(&Zookeeper::start(old).await).await;
 }

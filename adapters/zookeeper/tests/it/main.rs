@@ -1,4 +1,5 @@
 //! Against a real ZooKeeper.
 
+mod backend;
 mod contract;
 mod upstream;
