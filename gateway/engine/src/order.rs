@@ -57,8 +57,9 @@ impl Order {
 
     /// Numbers of another store, kept as they come until [`Order::own`].
     pub fn borrowed() -> Self {
+        // By one: what changes here beside the store's own changes stays close to its numbers.
         Order {
-            scheme: Scheme::Ticks { slot: 0 },
+            scheme: Scheme::Lone,
             last: 0,
             mark: 0,
         }

@@ -148,6 +148,12 @@ impl Sessions {
         })
     }
 
+    /// A client negotiated another timeout; false when the session is not known.
+    pub fn set_timeout(&mut self, id: i64, timeout_ms: u32) -> bool {
+        let session = self.by_id.get_mut(&id);
+        session.map(|session| session.timeout_ms = timeout_ms).is_some()
+    }
+
     /// A connection ended; the session lives on until its timeout.
     pub fn detach(&mut self, id: i64, connection: ConnId) {
         if let Some(session) = self.by_id.get_mut(&id) {

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use causeway_registry::{Health, LeaseId, LeaseKind, LeaseState, RecordKey, StoreKind};
 
-use super::registrations::{lease_of, path_of};
+use super::registrations::{is_late, lease_of, path_of};
 use super::{Core, Effects, REGISTRY, Reply, ms};
+use crate::converge::Absence;
 use crate::key_space::KeyCommand;
 use crate::protection::{Cause, Input, Output};
 use crate::route::Mode;
@@ -28,7 +29,10 @@ impl Core {
     }
 
     pub(super) fn returned(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
-        self.st.node.renew(lease, ms(now_ms));
+        if !self.st.node.renew(lease, ms(now_ms)).known {
+            // Over meanwhile: what is held of it stays held.
+            return;
+        }
         let ttl_ms = self.st.node.lease(lease).map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
         let inputs = self
             .instances_of(lease)
@@ -51,7 +55,7 @@ impl Core {
 
     /// Owners whose whole timeout has passed. What no rule protects goes at once; instances are judged.
     pub(super) fn expired(&mut self, leases: &[LeaseId], now_ms: i64, fx: &mut Effects) {
-        let leases: Vec<LeaseId> = leases.iter().copied().filter(|l| self.judged_here(*l)).collect();
+        let leases: BTreeSet<LeaseId> = leases.iter().copied().filter(|l| self.judged_here(*l)).collect();
         let mut at_once: Vec<RecordKey> = Vec::new();
         let mut instances: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for lease in &leases {
@@ -124,12 +128,19 @@ impl Core {
     /// Carries out what protection decided.
     pub(super) fn carry_out(&mut self, outputs: Vec<Output>, now_ms: i64, fx: &mut Effects) {
         let mut gone: Vec<RecordKey> = Vec::new();
+        let mut living: Vec<(String, String)> = Vec::new();
         for output in outputs {
             match output {
                 Output::Remove { service, instances, cause } => {
                     for id in instances {
-                        let Some(keys) = self.instances.get(&(service.clone(), id)) else { continue };
-                        gone.extend(keys.iter().filter(|k| self.may_go(k, cause)).cloned());
+                        let instance = (service.clone(), id);
+                        let Some(keys) = self.instances.get(&instance) else { continue };
+                        let (go, stay): (Vec<_>, Vec<_>) = keys.iter().cloned().partition(|k| self.may_go(k, cause));
+                        gone.extend(go);
+                        if !stay.is_empty() {
+                            // A registration of it lives, whatever protection knew: it shall know.
+                            living.push(instance);
+                        }
                     }
                 }
                 Output::Hold { service, instance, .. } => {
@@ -141,7 +152,7 @@ impl Core {
                         }
                     }
                 }
-                Output::Release { .. } => {}
+                Output::Release { service, instance } => gone.extend(self.stale_of(&(service, instance))),
                 Output::Refuse { why, .. } => fx.reply = Some(Reply::OrderRefused(why.to_string())),
                 Output::Alarm(alarm) => fx.alarms.push(alarm),
                 Output::FreezeSource { source, .. } => self.freeze(&source, true, now_ms, fx),
@@ -156,11 +167,36 @@ impl Core {
                 self.finish(lease, now_ms, fx);
             }
         }
+        if !living.is_empty() {
+            let ttl_ms = |key: &RecordKey| {
+                let lease = self.st.node.get(key)?.lease?;
+                i64::try_from(self.st.node.lease(lease)?.ttl_ms).ok()
+            };
+            let inputs = living
+                .into_iter()
+                .map(|instance| {
+                    let ttl_ms = self.instances.get(&instance).into_iter().flatten().filter_map(ttl_ms).max().unwrap_or(0);
+                    Input::Present { service: instance.0, instance: instance.1, source: REGISTRY.into(), ttl_ms }
+                })
+                .collect();
+            let outputs = self.st.protection.handle_all(inputs, now_ms);
+            self.carry_out(outputs, now_ms, fx);
+        }
+    }
+
+    /// Registrations of an instance whose owners are gone while another of its registrations lives: the
+    /// instance stays in the service without them.
+    fn stale_of(&self, instance: &(String, String)) -> Vec<RecordKey> {
+        if !self.instance_health(instance).is_some_and(|h| h < Health::Expired) {
+            return Vec::new();
+        }
+        let keys = self.instances.get(instance).into_iter().flatten();
+        keys.filter(|k| self.st.node.get(k).is_some_and(|r| is_late(r.health))).cloned().collect()
     }
 
     fn may_go(&self, key: &RecordKey, cause: Cause) -> bool {
         cause == Cause::Explicit
-            || self.st.node.get(key).is_none_or(|r| matches!(r.health, Health::Expired | Health::Held))
+            || self.st.node.get(key).is_none_or(|r| is_late(r.health))
     }
 
     fn freeze(&mut self, source: &str, frozen: bool, now_ms: i64, fx: &mut Effects) {
@@ -170,13 +206,18 @@ impl Core {
             self.carry_out(outputs, now_ms, fx);
             return;
         }
-        for (store, feed) in &mut self.feeds {
+        for (store, feed) in &mut self.st.feeds {
             if store.name() == source {
                 feed.frozen = frozen;
                 if frozen {
                     fx.resync.push(*store);
                 }
             }
+        }
+        if !frozen {
+            // What L was not brought to while it was not believed.
+            let of_it = self.st.registrations.keys().filter(|k| k.store.name() == source && self.st.feeds.contains_key(&k.store));
+            self.dirty.extend(of_it.cloned());
         }
     }
 
@@ -196,7 +237,9 @@ impl Core {
         for key in keys {
             // What was not late (an entry of a store that lost it) goes all the same.
             self.st.node.deregister(key, ms(now_ms));
-            self.forget(key, None, now_ms, fx);
+            if let Some(instance) = self.forget(key, now_ms, fx) {
+                self.unindex(key, &instance);
+            }
         }
     }
 
@@ -204,23 +247,25 @@ impl Core {
     fn finish(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
         match lease.kind {
             LeaseKind::Session => {
-                let keep: Vec<String> = self.st.node.by_lease(lease).map(|r| path_of(&r.key)).collect();
-                if !self.st.tree.ephemerals(lease.id).all(|p| keep.iter().any(|k| **k == **p)) {
+                let keep: BTreeSet<String> = self.st.node.by_lease(lease).map(|r| path_of(&r.key)).collect();
+                let nothing_kept = keep.is_empty();
+                if !self.st.tree.ephemerals(lease.id).all(|p| keep.contains(&**p)) {
                     let number = self.st.zxid.next(now_ms);
-                    let command = TreeCommand::CloseSession { session: lease.id, keep: keep.clone() };
+                    let command = TreeCommand::CloseSession { session: lease.id, keep: keep.into_iter().collect() };
                     self.apply_tree(&command, number, now_ms, fx);
                 }
-                if let Some(session) = self.st.sessions.close(lease.id) {
+                if let Some(session) = self.drop_session(lease.id, now_ms) {
                     fx.close.extend(session.connection);
                     fx.over.push(session);
                 }
-                self.over(lease, keep.is_empty(), now_ms);
+                self.over(lease, nothing_kept, now_ms);
             }
             LeaseKind::Lease => {
                 let keep: Vec<Bytes> = self.st.node.by_lease(lease).map(|r| r.key.key.clone()).collect();
                 let held = !keep.is_empty();
                 if self.st.keys.lease(lease.id).is_some() {
                     self.apply_keys(&KeyCommand::LeaseRevoke { id: lease.id, keep }, now_ms, fx);
+                    self.st.ended.insert((StoreKind::Etcd, lease.id), now_ms);
                     fx.leases_over.push(lease.id);
                 }
                 self.over(lease, !held, now_ms);
@@ -243,14 +288,19 @@ impl Core {
     /// An operator's order to protection.
     pub(super) fn order(&mut self, input: Input, now_ms: i64, fx: &mut Effects) {
         let hold = match &input {
-            Input::HoldExplicit { service: None, order } => Some(order.expires_ms),
-            Input::HoldExplicitEnd { service: None } => Some(0),
+            Input::HoldExplicit { service, order } => Some((service.clone(), Some(order.expires_ms))),
+            Input::HoldExplicitEnd { service } => Some((service.clone(), None)),
             _ => None,
         };
+        self.st.explicit_holds.retain(|_, until| *until > now_ms);
         let outputs = self.st.protection.handle(input, now_ms);
         self.carry_out(outputs, now_ms, fx);
-        if let (Some(until), None) = (hold, &fx.reply) {
-            self.st.explicit_hold_until_ms = until;
+        if let (Some((service, until)), None) = (hold, &fx.reply) {
+            let service = service.unwrap_or_default();
+            match until {
+                Some(until) => self.st.explicit_holds.insert(service, until),
+                None => self.st.explicit_holds.remove(&service),
+            };
         }
         if fx.reply.is_none() {
             fx.reply = Some(Reply::None);
@@ -261,13 +311,30 @@ impl Core {
     /// a whole snapshot before anything of theirs is removed implicitly.
     pub(super) fn started(&mut self, incarnation: u64, now_ms: i64, fx: &mut Effects) {
         self.st.node.restart(incarnation, ms(now_ms));
+        // What was held still is: its owner may return, and has not.
+        for instance in self.st.protection.held_instances() {
+            let keys: Vec<RecordKey> = self.instances.get(&instance).into_iter().flatten().cloned().collect();
+            for key in keys {
+                match self.st.node.get(&key).and_then(|r| r.lease) {
+                    Some(lease) => self.st.node.mark_lease(lease, LeaseState::Expired),
+                    None => continue,
+                }
+                self.st.node.set_health(&key, Health::Held);
+            }
+        }
         self.st.protection.set_settings(self.settings.protection.clone());
-        let sources = self.feeds.keys().map(|s| s.name().to_owned()).collect();
+        let sources = self.st.feeds.keys().map(|s| s.name().to_owned()).collect();
         let outputs = self.st.protection.handle(Input::Started { sources }, now_ms);
         self.carry_out(outputs, now_ms, fx);
-        for feed in self.feeds.values_mut() {
-            *feed = super::Feed::default();
+        for feed in self.st.feeds.values_mut() {
+            *feed = super::Feed { frozen: feed.frozen, ..super::Feed::default() };
         }
-        self.dirty = self.st.registrations.keys().filter(|k| self.feeds.contains_key(&k.store)).cloned().collect();
+        for reg in self.st.registrations.values_mut().filter(|r| r.absence == Absence::WhileWatched) {
+            // Nobody watched since.
+            reg.absence = Absence::StoreLost;
+        }
+        self.bridge_anew(now_ms, fx);
+        self.unclean_at_ms = now_ms;
+        self.dirty = self.st.registrations.keys().filter(|k| self.st.feeds.contains_key(&k.store)).cloned().collect();
     }
 }

@@ -5,15 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use causeway_registry::{Health, LeaseKind, RecordKey, StoreKind};
 
-use super::registrations::{Actor, BRIDGE_OWNER, path_of};
+use super::registrations::{BRIDGE_OWNER, From, hash, is_late, path_of};
 use super::{Core, Effects, LegacyEntry, LegacyEvent, LegacyMeta, Registration};
 use crate::converge::{Absence, Action, InLegacy, InNew, LegacyOwner, Situation, converge};
 use crate::key_space::{KeyCommand, KeyValue};
 use crate::layout::NodeKind;
 use crate::merge::{Presence, Sources, visible};
+use crate::phase::LegacyCopy;
 use crate::protection::{Cause, Input};
 use crate::route::Mode;
 use crate::znode_tree::{Acl, Stat, TreeCommand, perms};
+
+/// How long the sessions and leases behind ended ones are remembered after L was seen whole.
+const ENDED_MS: i64 = 3_600_000;
 
 /// Whose session or lease an entry in L shall have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,12 +54,12 @@ impl Core {
     pub(super) fn legacy_event(&mut self, store: StoreKind, event: &LegacyEvent, now_ms: i64, fx: &mut Effects) {
         match event {
             LegacyEvent::SnapshotStart => {
-                if let Some(feed) = self.feeds.get_mut(&store) {
+                if let Some(feed) = self.st.feeds.get_mut(&store) {
                     feed.seen = Some(BTreeSet::new());
                 }
             }
             LegacyEvent::Put(entry) => {
-                if let Some(seen) = self.feeds.get_mut(&store).and_then(|f| f.seen.as_mut()) {
+                if let Some(seen) = self.st.feeds.get_mut(&store).and_then(|f| f.seen.as_mut()) {
                     seen.insert(entry.key.clone());
                 }
                 self.legacy_put(store, entry, now_ms, fx);
@@ -69,7 +73,7 @@ impl Core {
             }
             LegacyEvent::SnapshotDone { mark } => self.legacy_whole(store, *mark, now_ms, fx),
             LegacyEvent::Lost { reason } => {
-                if let Some(feed) = self.feeds.get_mut(&store) {
+                if let Some(feed) = self.st.feeds.get_mut(&store) {
                     feed.whole = false;
                     feed.seen = None;
                     feed.trouble = Some(reason.clone());
@@ -82,12 +86,16 @@ impl Core {
     }
 
     fn legacy_whole(&mut self, store: StoreKind, mark: i64, now_ms: i64, fx: &mut Effects) {
-        let Some(feed) = self.feeds.get_mut(&store) else { return };
+        let Some(feed) = self.st.feeds.get_mut(&store) else { return };
         let Some(seen) = feed.seen.take() else { return };
         feed.whole = true;
         feed.trouble = None;
         self.follow_number(store, mark);
-        self.st.imported.insert(store);
+        if self.st.imported.insert(store) {
+            self.begin_above(store, mark, now_ms);
+        }
+        let old = now_ms - ENDED_MS;
+        self.st.ended.retain(|(s, _), at| *s != store || *at > old);
         let missing: Vec<RecordKey> = self
             .st
             .registrations
@@ -118,11 +126,37 @@ impl Core {
         }
     }
 
+    /// Numbers of ours begin above those that L has given out, also where the take-over came with a fresh
+    /// data folder.
+    fn begin_above(&mut self, store: StoreKind, mark: i64, now_ms: i64) {
+        if self.mode(store) != Mode::TakenOver {
+            return;
+        }
+        let scheme = super::ticks(self.st.node.config().member);
+        match store {
+            StoreKind::Zookeeper => {
+                let seen = mark.max(self.st.tree.last_zxid());
+                if seen > self.st.zxid.last() {
+                    self.st.zxid.own(scheme, seen, now_ms);
+                }
+            }
+            StoreKind::Etcd => {
+                let seen = mark.max(self.st.keys.revision());
+                if seen > self.st.revision.last() {
+                    self.st.revision.own(scheme, seen, now_ms);
+                    self.st.keys.raise_revision(self.st.revision.last());
+                }
+            }
+            StoreKind::Native => {}
+        }
+    }
+
     fn legacy_put(&mut self, store: StoreKind, entry: &LegacyEntry, now_ms: i64, fx: &mut Effects) {
         let key = RecordKey::new(store, entry.key.clone());
         self.follow_number(store, entry.mark);
-        let known = self.st.registrations.get(&key).and_then(|r| r.legacy.as_ref()).map(|l| l.mark);
-        if known.is_some_and(|m| m > entry.mark) {
+        let reg = self.st.registrations.get(&key);
+        let known = reg.and_then(|r| r.legacy.as_ref()).map(|l| l.mark);
+        if known.is_some_and(|m| m > entry.mark) || reg.is_some_and(|r| r.gone_mark >= entry.mark) {
             return;
         }
         if self.mode(store) == Mode::Relay {
@@ -130,27 +164,26 @@ impl Core {
             self.note(&key, entry);
             return;
         }
-        let ours = self.is_ours(&key, entry);
-        let (in_new, removed, imported) = {
-            let reg = self.st.registrations.get(&key);
-            (
-                self.st.node.get(&key).is_some(),
-                reg.is_some_and(|r| r.removed),
-                reg.is_some_and(|r| r.imported),
-            )
-        };
-        let news = known != Some(entry.mark);
+        let (ours, ended) = (self.is_ours(&key, entry), self.st.ended.contains_key(&(store, entry.owner)));
+        let (removed, imported, above) = reg.map_or((false, false, 0), |r| (r.removed, r.imported, r.above));
+        let in_new = self.st.node.get(&key).map(|r| r.health);
+        let news = known != Some(entry.mark) && entry.mark > above;
         let import = match (in_new, removed, ours) {
             // Our own copy: N's record or tombstone is the truth.
-            (true, _, true) | (_, true, true) => false,
-            // A direct writer's newer entry: of a record that is imported anyway, or that N lacks. A living
-            // client's record is not overwritten by it; the difference is shown.
-            (true, _, false) => news && (imported || entry.owner == 0),
-            (false, true, false) => news,
-            (false, false, _) => true,
+            (Some(_), _, true) | (_, true, true) => false,
+            // A direct writer's newer entry: of a record that is imported anyway, that has no owner there, or
+            // whose owner here is gone. A living client's record is not overwritten by it; the difference is
+            // shown.
+            (Some(health), _, false) => news && (imported || entry.owner == 0 || is_late(health)),
+            (None, true, false) => news,
+            (None, false, true) => !ended && self.st.node.tombstone(&key).is_none(),
+            (None, false, false) => true,
         };
         if import {
             self.show(&key, entry, now_ms, fx);
+        } else if in_new.is_none() && !removed {
+            // Written by us for somebody who is over: it is to go there.
+            self.remember_removed(&key, now_ms);
         }
         self.note(&key, entry);
         self.touch(&key);
@@ -159,17 +192,44 @@ impl Core {
                 reg.imported = true;
             }
         }
+        // A view that counts L shows what L confirms.
+        let lacks = !self.in_view(&key);
+        if lacks && self.st.registrations.get(&key).is_some_and(|r| self.shall_be_visible(&key, r)) {
+            self.show_legacy(&key, now_ms, fx);
+        }
     }
 
-    fn note(&mut self, key: &RecordKey, entry: &LegacyEntry) {
-        if let Some(reg) = self.st.registrations.get_mut(key) {
-            reg.legacy = Some(entry.clone());
+    fn remember_removed(&mut self, key: &RecordKey, now_ms: i64) {
+        if !self.owns(key.store, &key.key) {
+            return;
         }
+        let reg = Registration {
+            removed: true,
+            removed_ms: now_ms,
+            letting_go: true,
+            ..Registration::new(String::new(), NodeKind::Persistent, now_ms)
+        };
+        self.st.registrations.insert(key.clone(), reg);
+    }
+
+    /// Keeps what L shows of a registration.
+    fn note(&mut self, key: &RecordKey, entry: &LegacyEntry) {
+        let withdraws = self.st.phase.phase().legacy_copy() == LegacyCopy::Withdrawn;
+        let Some(reg) = self.st.registrations.get_mut(key) else { return };
+        if reg.legacy.as_ref().is_none_or(|known| known.mark < entry.mark) {
+            reg.letting_go = reg.removed || (withdraws && !reg.imported);
+            self.excused.remove(key);
+        }
+        if reg.removed {
+            self.fading.remove(&(reg.removed_ms, key.clone()));
+        }
+        reg.legacy = Some(entry.clone());
     }
 
     /// Whether an entry in L is Causeway's own writing for one of its clients.
     fn is_ours(&self, key: &RecordKey, entry: &LegacyEntry) -> bool {
-        if self.st.own_owners.contains(&(key.store, entry.owner)) {
+        let owner = (key.store, entry.owner);
+        if self.st.own_owners.contains(&owner) || self.st.ended.contains_key(&owner) {
             return true;
         }
         match key.store {
@@ -177,9 +237,22 @@ impl Core {
             StoreKind::Etcd if entry.owner != 0 => self.st.keys.lease(entry.owner).is_some(),
             _ => {
                 // Without an owner only the content can tell.
-                let same = self.seen(key).is_some_and(|s| s.value == entry.value.clone().unwrap_or_default());
-                same && !self.st.registrations.get(key).is_some_and(|r| r.imported)
+                let value = entry.value.as_deref().unwrap_or_default();
+                let same = self.seen(key).is_some_and(|s| s.value == value);
+                let reg = self.st.registrations.get(key);
+                let echo = reg.is_some_and(|r| r.sent.contains(&hash(value)));
+                (same || echo) && !reg.is_some_and(|r| r.imported)
             }
+        }
+    }
+
+    /// The session or lease in L that stands for a registration's owner now; 0 for a record without one.
+    fn owner_in_legacy(&self, key: &RecordKey) -> Option<i64> {
+        match self.wanted_owner(key) {
+            WantedOwner::Session(id) => self.st.sessions.get(id)?.legacy.as_ref().map(|l| l.id),
+            WantedOwner::Lease(id) => Some(id),
+            WantedOwner::Gateway => None,
+            WantedOwner::Nobody => Some(0),
         }
     }
 
@@ -229,45 +302,61 @@ impl Core {
             }
             _ => return,
         }
-        self.sync_present(key, Actor::NOBODY, now_ms, fx);
+        self.sync_present(key, From::Legacy, now_ms, fx);
     }
 
     /// Entries that L does not have any more.
     fn legacy_gone(&mut self, keys: Vec<RecordKey>, mark: i64, absence: Absence, now_ms: i64, fx: &mut Effects) {
-        let mut missing: BTreeMap<(String, StoreKind), BTreeSet<String>> = BTreeMap::new();
-        let mut at_once = Vec::new();
+        let copies = matches!(self.st.phase.phase().legacy_copy(), LegacyCopy::BeforeReply | LegacyCopy::Converges);
+        let mut gone: BTreeMap<(String, String), Vec<RecordKey>> = BTreeMap::new();
+        let mut others = Vec::new();
         for key in keys {
             let relay = self.mode(key.store) == Mode::Relay;
             self.follow_number(key.store, mark);
-            let Some(reg) = self.st.registrations.get_mut(&key) else {
-                if relay {
-                    at_once.push(key);
+            let current = self.owner_in_legacy(&key);
+            let Some(reg) = self.st.registrations.get_mut(&key) else { continue };
+            let entry = reg.legacy.take();
+            if reg.removed {
+                if reg.gone_mark <= mark {
+                    self.drop_registration(&key);
                 }
                 continue;
-            };
-            reg.legacy = None;
-            reg.absence = absence;
-            if reg.removed {
-                self.st.registrations.remove(&key);
-                self.dirty.remove(&key);
-                continue;
             }
-            let (imported, instance, bridged) = (reg.imported, reg.instance.clone(), reg.bridge_of.is_some());
-            let lives = !imported && self.st.node.get(&key).is_some_and(|r| r.lease.is_some());
-            if bridged || (!relay && (lives || !imported)) {
-                // Its owner's truth stands; converge decides between a loss and somebody's delete.
+            let letting_go = std::mem::take(&mut reg.letting_go);
+            if reg.bridge_of.is_some() || (!relay && !reg.imported) {
+                // Its owner's truth stands. Only an entry of its present owner that L was to keep can have
+                // been deleted by somebody; converge decides between that and a loss.
+                if let Some(entry) = entry {
+                    let wanted = copies && !letting_go && reg.bridge_of.is_none() && current == Some(entry.owner);
+                    reg.absence = if wanted { absence } else { Absence::NeverThere };
+                }
                 self.touch(&key);
                 continue;
             }
-            match instance {
-                Some(instance) if self.instances.get(&instance).is_some_and(|s| s.len() == 1) => {
-                    self.st.node.set_health(&key, Health::Expired);
-                    missing.entry((instance.0, key.store)).or_default().insert(instance.1);
-                    if relay {
-                        at_once.push(key);
-                    }
+            reg.absence = absence;
+            match reg.instance.clone() {
+                Some(instance) => gone.entry(instance).or_default().push(key),
+                None => others.push(key),
+            }
+        }
+        let mut missing: BTreeMap<(String, StoreKind), BTreeSet<String>> = BTreeMap::new();
+        let mut at_once = Vec::new();
+        for (instance, keys) in gone {
+            let lives = |k: &RecordKey| {
+                let relay = self.mode(k.store) == Mode::Relay;
+                relay || self.st.node.get(k).is_some_and(|r| !is_late(r.health))
+            };
+            let rest = self.instances.get(&instance).into_iter().flatten();
+            if rest.filter(|k| !keys.contains(k)).any(lives) {
+                at_once.extend(keys);
+                continue;
+            }
+            for key in keys {
+                self.st.node.set_health(&key, Health::Expired);
+                missing.entry((instance.0.clone(), key.store)).or_default().insert(instance.1.clone());
+                if self.mode(key.store) == Mode::Relay {
+                    at_once.push(key);
                 }
-                _ => at_once.push(key),
             }
         }
         // Before the take-over L's verdict stands and protection only reports.
@@ -282,7 +371,34 @@ impl Core {
             .collect();
         let outputs = self.st.protection.handle_all(inputs, now_ms);
         self.carry_out(outputs, now_ms, fx);
+        at_once.extend(others.into_iter().filter(|key| {
+            let frozen = self.st.feeds.get(&key.store).is_some_and(|f| f.frozen);
+            self.mode(key.store) == Mode::Relay || !(frozen && absence == Absence::StoreLost)
+        }));
+        let at_once = self.without_parents(at_once);
         self.remove_judged(&at_once, now_ms, fx);
+    }
+
+    /// Without the parents of what stays: a parent's removal in L is not taken over while it has children
+    /// here.
+    fn without_parents(&self, keys: Vec<RecordKey>) -> Vec<RecordKey> {
+        let going: BTreeSet<String> = keys.iter().filter(|k| k.store == StoreKind::Zookeeper).map(path_of).collect();
+        let mut stays: BTreeSet<String> = BTreeSet::new();
+        // Children before parents, since a path sorts after its own prefix.
+        for path in going.iter().rev() {
+            let Some(node) = self.st.tree.node(path) else { continue };
+            let child_stays = |name: &std::sync::Arc<str>| {
+                let child = format!("{path}/{name}");
+                !going.contains(&child) || stays.contains(&child)
+            };
+            if node.children().iter().any(child_stays) {
+                stays.insert(path.clone());
+            }
+        }
+        let known = |key: &RecordKey| self.st.registrations.contains_key(key) && self.in_view(key);
+        keys.into_iter()
+            .filter(|key| known(key) && !(key.store == StoreKind::Zookeeper && stays.contains(&path_of(key))))
+            .collect()
     }
 
     /// Notes that L has acknowledged what the view holds.
@@ -312,14 +428,23 @@ impl Core {
 
     /// Somebody removed a living owner's entry in L while L was whole: a foreign removal.
     pub(super) fn take_removal(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
-        let Some(instance) = self.st.registrations.get(key).map(|r| r.instance.clone()) else { return };
-        let Some((service, id)) = instance else {
-            self.remove_judged(std::slice::from_ref(key), now_ms, fx);
-            return;
+        let still = |r: &&Registration| {
+            !r.removed && !r.imported && r.legacy.is_none() && r.absence == Absence::WhileWatched
         };
-        let ids: BTreeSet<String> = [id].into();
-        if self.st.protection.would_refuse_foreign(&service, &ids, super::REGISTRY, now_ms) {
-            // Held: the owner's truth is asserted again.
+        // Its client may have written it again since.
+        let Some(reg) = self.st.registrations.get(key).filter(still) else { return };
+        if let Some(instance) = reg.instance.clone() {
+            let last = self.instances.get(&instance).is_some_and(|keys| keys.len() == 1);
+            let ids: BTreeSet<String> = [instance.1].into();
+            if last && self.st.protection.would_refuse_foreign(&instance.0, &ids, super::REGISTRY, now_ms) {
+                // Held: the owner's truth is asserted again.
+                if let Some(reg) = self.st.registrations.get_mut(key) {
+                    reg.absence = Absence::StoreLost;
+                }
+                self.touch(key);
+                return;
+            }
+        } else if self.without_parents(vec![key.clone()]).is_empty() {
             if let Some(reg) = self.st.registrations.get_mut(key) {
                 reg.absence = Absence::StoreLost;
             }
@@ -343,9 +468,20 @@ impl Core {
         self.dirty.len()
     }
 
-    /// The registration is as L shall have it (or cannot be, until something changes).
+    /// The registration was brought to what L shall have. It stays on the list when it changed meanwhile.
     pub fn settled(&mut self, key: &RecordKey) {
-        self.dirty.remove(key);
+        let done = self.wanted(key, LegacyOwner::Unknown).is_none_or(|wanted| wanted.action == Action::Nothing);
+        if done {
+            self.dirty.remove(key);
+        }
+    }
+
+    /// L has nothing of a registration's owner: what it does not have any more went with the owner.
+    fn excuse(&mut self, key: &RecordKey) {
+        let lease = self.st.node.get(key).and_then(|r| r.lease);
+        let keys = lease.into_iter().flat_map(|lease| self.st.node.by_lease(lease)).map(|r| r.key.clone());
+        self.excused.extend(keys);
+        self.excused.insert(key.clone());
     }
 
     /// Whose session or lease shall own the entry in L.
@@ -362,9 +498,12 @@ impl Core {
 
     /// The next step toward what L shall have of a registration. `owner` is what the shell knows of the
     /// owner's session or lease there.
-    pub fn wanted(&self, key: &RecordKey, owner: LegacyOwner) -> Option<Wanted> {
+    pub fn wanted(&mut self, key: &RecordKey, owner: LegacyOwner) -> Option<Wanted> {
+        if owner == LegacyOwner::Gone && !self.excused.contains(key) {
+            self.excuse(key);
+        }
         let reg = self.st.registrations.get(key)?;
-        let feed = self.feeds.get(&key.store)?;
+        let feed = self.st.feeds.get(&key.store)?;
         let relay = self.mode(key.store) == Mode::Relay;
         if (relay && reg.bridge_of.is_none()) || (reg.imported && !reg.removed) || feed.frozen {
             return None;
@@ -372,7 +511,7 @@ impl Core {
         let seen = self.seen(key);
         let new = match (self.st.node.get(key), reg.removed) {
             (_, true) => InNew::Tombstone,
-            (Some(r), false) if matches!(r.health, Health::Held | Health::Expired) => InNew::Held,
+            (Some(r), false) if is_late(r.health) => InNew::Held,
             (Some(_), false) => InNew::Live,
             (None, false) => InNew::None,
         };
@@ -389,7 +528,9 @@ impl Core {
                     WantedOwner::Nobody => true,
                 };
                 let same = seen.as_ref().is_some_and(|s| s.value == entry.value.clone().unwrap_or_default());
-                match (owned, same, self.is_ours(key, entry)) {
+                // What a client wrote here later supersedes it, whoever wrote it there.
+                let ours = self.is_ours(key, entry) || entry.mark <= reg.above;
+                match (owned, same, ours) {
                     (true, true, _) => InLegacy::Ours,
                     (true, false, _) | (false, _, true) => InLegacy::OursOld,
                     (false, _, false) => InLegacy::Foreign,
@@ -397,7 +538,8 @@ impl Core {
             }
         };
         let phase = self.st.phase.phase();
-        let action = converge(Situation { phase, new, legacy, owner, absence: reg.absence });
+        let absence = if self.excused.contains(key) { Absence::StoreLost } else { reg.absence };
+        let action = converge(Situation { phase, new, legacy, owner, absence });
         let acl = match key.store {
             StoreKind::Zookeeper => self.st.tree.node(&path_of(key)).map(|n| n.acl().to_vec()).unwrap_or_default(),
             _ => Vec::new(),
@@ -423,8 +565,10 @@ impl Core {
     pub(super) fn shall_be_visible(&self, key: &RecordKey, reg: &Registration) -> bool {
         let record = self.st.node.get(key);
         let present = |p: bool| if p { Presence::Present } else { Presence::Absent };
+        // What N has of Causeway's own clients is on its way to L, or withdrawn from it by us.
+        let asserted = record.is_some() && !reg.imported;
         let sources = Sources {
-            legacy: present(reg.legacy.is_some()),
+            legacy: present(reg.legacy.is_some() || asserted),
             new: present(record.is_some()),
             removed_by_owner: reg.removed,
             held: record.is_some_and(|r| r.health == Health::Held),
@@ -436,7 +580,6 @@ impl Core {
     pub(super) fn show_legacy(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
         if let Some(entry) = self.st.registrations.get(key).and_then(|r| r.legacy.clone()) {
             self.show(key, &entry, now_ms, fx);
-            self.note(key, &entry);
         }
     }
 

@@ -25,6 +25,12 @@ impl Core {
         if step.kind == Move::TakeOver {
             self.take_over(now_ms, fx);
         }
+        if self.st.phase.phase().legacy_copy() == crate::phase::LegacyCopy::Withdrawn {
+            for reg in self.st.registrations.values_mut().filter(|r| !r.imported) {
+                // From now on it is ours to take out of L, also if a step back comes first.
+                reg.letting_go = true;
+            }
+        }
         self.revise_view(now_ms, fx);
         let all: Vec<RecordKey> = self.st.registrations.keys().cloned().collect();
         for key in all {
@@ -89,7 +95,7 @@ impl Core {
             self.show_legacy(&key, now_ms, fx);
         }
         // In `mirror` reached from `proxy`, N is filled from what L has shown so far.
-        if self.st.phase.phase().writes_new() {
+        if self.st.phase.phase().writes_new() || self.st.phase.taken_over() {
             let lacking: Vec<RecordKey> = self
                 .st
                 .registrations
@@ -98,7 +104,7 @@ impl Core {
                 .map(|(k, _)| k.clone())
                 .collect();
             for key in lacking {
-                self.refill(&key, now_ms, fx);
+                self.sync_present(&key, super::registrations::From::Same, now_ms, fx);
             }
         }
         // A step back to `proxy` before the take-over empties N again: an attempt that was rolled back
@@ -114,16 +120,6 @@ impl Core {
             for key in filled {
                 self.st.node.deregister(&key, super::ms(now_ms));
             }
-        }
-    }
-
-    /// Writes to N what the view has.
-    fn refill(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
-        let kept = self.st.registrations.get(key).map(|r| (r.peer.clone(), r.imported));
-        let Some((peer, imported)) = kept else { return };
-        self.sync_present(key, super::registrations::Actor { peer: &peer, owner: 0 }, now_ms, fx);
-        if let Some(reg) = self.st.registrations.get_mut(key) {
-            reg.imported = imported;
         }
     }
 
@@ -167,11 +163,11 @@ impl Core {
         if relay_only {
             return 0;
         }
-        self.dirty.iter().filter(|k| self.feeds.get(&k.store).is_some_and(|f| !f.frozen)).count()
+        self.dirty.iter().filter(|k| self.st.feeds.get(&k.store).is_some_and(|f| !f.frozen)).count()
     }
 
     fn unhealthy(&self) -> Vec<String> {
-        self.feeds
+        self.st.feeds
             .iter()
             .filter(|(_, f)| !f.whole || f.frozen)
             .map(|(s, f)| {
@@ -186,7 +182,7 @@ impl Core {
     }
 
     pub(super) fn held(&self) -> usize {
-        self.st.protection.services().iter().map(|s| s.held.len()).sum()
+        self.st.protection.held_count()
     }
 
     /// Directories of services that hold locks or elections.
@@ -213,12 +209,12 @@ impl Core {
         let compares = self.st.phase.phase().writes_new() && self.st.phase.phase() < Phase::Drain;
         if compares {
             for (key, reg) in &self.st.registrations {
-                if !self.feeds.get(&key.store).is_some_and(|f| f.whole) {
+                if !self.st.feeds.get(&key.store).is_some_and(|f| f.whole) {
                     continue;
                 }
                 let new = self.st.node.get(key);
                 let held = new.is_some_and(|r| {
-                    matches!(r.health, causeway_registry::Health::Held | causeway_registry::Health::Expired)
+                    super::registrations::is_late(r.health)
                 });
                 let same = match (&reg.legacy, new) {
                     _ if held => true,

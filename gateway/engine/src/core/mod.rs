@@ -376,14 +376,21 @@ struct State {
     registrations: BTreeMap<RecordKey, Registration>,
     /// Sessions and leases of the gateway's own in L.
     own_owners: BTreeSet<(StoreKind, i64)>,
+    /// Sessions and leases in L that stood behind clients' which are over, and since when: what they still
+    /// own there is nobody's life.
+    ended: BTreeMap<(StoreKind, i64), i64>,
     /// Stores that gave a whole snapshot at least once.
     imported: BTreeSet<StoreKind>,
-    /// Until when even owners' removals are held.
-    explicit_hold_until_ms: i64,
+    /// Until when even owners' removals are held, by service; "" is all of them.
+    explicit_holds: BTreeMap<String, i64>,
+    /// Services of a protocol without a legacy store, which are protected before the take-over too.
+    enforced: BTreeSet<String>,
+    /// In the state, since a log may begin in the middle of a snapshot of L.
+    feeds: BTreeMap<StoreKind, Feed>,
 }
 
-/// What is known of a legacy store's feed; volatile.
-#[derive(Debug, Default)]
+/// What is known of a legacy store's feed.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Feed {
     whole: bool,
     /// Keys seen in the snapshot under way.
@@ -401,8 +408,13 @@ pub struct Core {
     tree_watches: WatchTable,
     key_watches: KeyWatchTable,
     auth: BTreeMap<WatcherId, Vec<AuthId>>,
-    feeds: BTreeMap<StoreKind, Feed>,
+    /// Projections of each bridged registration.
+    projections: BTreeMap<RecordKey, BTreeSet<RecordKey>>,
+    /// Removed registrations that L does not show, by the time of their removal.
+    fading: BTreeSet<(i64, RecordKey)>,
     dirty: BTreeSet<RecordKey>,
+    /// Registrations whose owner in L was found gone: that L lacks them is no removal. Volatile.
+    excused: BTreeSet<RecordKey>,
     /// What differs between L and N.
     differing: migration::Differing,
     /// When everything that gates look at was last not clean; a restart begins anew.
@@ -442,8 +454,11 @@ impl Core {
             protection: Protection::new(settings.protection.clone()),
             registrations: BTreeMap::new(),
             own_owners: BTreeSet::new(),
+            ended: BTreeMap::new(),
             imported: BTreeSet::new(),
-            explicit_hold_until_ms: 0,
+            explicit_holds: BTreeMap::new(),
+            enforced: BTreeSet::new(),
+            feeds: BTreeMap::new(),
             phase,
         };
         let mut core = Core::around(settings, st);
@@ -463,12 +478,13 @@ impl Core {
         postcard::to_stdvec(&self.st).map_err(|e| RestoreError(e.to_string()))
     }
 
-    fn around(settings: Settings, st: State) -> Self {
-        let feeds = [StoreKind::Zookeeper, StoreKind::Etcd]
-            .into_iter()
-            .filter(|s| settings.store(*s) == Store::Legacy)
-            .map(|s| (s, Feed::default()))
-            .collect();
+    fn around(settings: Settings, mut st: State) -> Self {
+        st.feeds.retain(|s, _| settings.store(*s) == Store::Legacy);
+        for store in [StoreKind::Zookeeper, StoreKind::Etcd] {
+            if settings.store(store) == Store::Legacy {
+                st.feeds.entry(store).or_default();
+            }
+        }
         let mut core = Core {
             settings,
             st,
@@ -476,8 +492,10 @@ impl Core {
             tree_watches: WatchTable::new(),
             key_watches: KeyWatchTable::new(),
             auth: BTreeMap::new(),
-            feeds,
+            projections: BTreeMap::new(),
+            fading: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            excused: BTreeSet::new(),
             differing: migration::Differing::new(),
             unclean_at_ms: 0,
         };
@@ -502,14 +520,10 @@ impl Core {
             Command::AdoptSession { id, password, timeout_ms } => {
                 self.adopt_session(*id, *password, *timeout_ms, now_ms, &mut fx);
             }
-            Command::SetTimeout { id, timeout_ms } => {
-                self.st.node.open_lease(LeaseId::session(*id), u64::from(*timeout_ms), ms(now_ms));
-            }
+            Command::SetTimeout { id, timeout_ms } => self.set_timeout(*id, *timeout_ms, now_ms, &mut fx),
             Command::CloseSession { id } => self.close_session(*id, now_ms, &mut fx),
-            Command::LegacySessionGone { id } => {
-                fx.over.extend(self.st.sessions.close(*id));
-            }
-            Command::LegacySession { id, legacy } => self.st.sessions.set_legacy(*id, legacy.clone()),
+            Command::LegacySessionGone { id } => fx.over.extend(self.drop_session(*id, now_ms)),
+            Command::LegacySession { id, legacy } => self.set_legacy_session(*id, legacy.clone()),
             Command::Bound { id } => self.st.sessions.set_bound(*id),
             Command::Tree { peer, session, op } => self.write_tree(peer, *session, op, None, now_ms, &mut fx),
             Command::TreeAcknowledged { peer, session, op, mark } => {
@@ -543,6 +557,7 @@ impl Core {
             Command::Protection(input) => self.order(input.clone(), now_ms, &mut fx),
             Command::Started { incarnation } => self.started(*incarnation, now_ms, &mut fx),
         }
+        self.fade(now_ms);
         self.drain_node(&mut fx);
         fx.converge = !self.dirty.is_empty();
         fx

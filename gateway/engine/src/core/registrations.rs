@@ -1,10 +1,10 @@
 //! What is known of each registration beside the structures that clients see, and how the new registry,
 //! protection and the bridges follow a change there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use causeway_registry::{Endpoint, Health, LeaseId, RecordBody, RecordKey, StoreKind};
+use causeway_registry::{Endpoint, Health, LeaseId, LeaseState, RecordBody, RecordKey, StoreKind};
 use serde::{Deserialize, Serialize};
 
 use super::{Core, Effects, LegacyEntry, REGISTRY, ms};
@@ -41,9 +41,36 @@ pub(super) struct Registration {
     pub(super) bridge_of: Option<RecordKey>,
     /// Removed here; L has not confirmed the removal yet.
     pub(super) removed: bool,
+    /// When it was removed, in milliseconds.
+    pub(super) removed_ms: i64,
+    /// L acknowledged a removal at this mark: what its feed still shows at or below it is old.
+    pub(super) gone_mark: i64,
+    /// A client wrote here after L had shown this mark: entries of L at or below it are superseded.
+    pub(super) above: i64,
+    /// L shall not have the entry that it has (or may get from an attempt under way): when it goes there,
+    /// that is no news.
+    pub(super) letting_go: bool,
+    /// Hashes of values without an owner that were written here and may come back from L as an echo.
+    pub(super) sent: Vec<u64>,
     /// When it was first seen, in milliseconds.
     pub(super) since_ms: i64,
 }
+
+/// Where a record in the view comes from.
+#[derive(Debug, Clone)]
+pub(super) enum From<'a> {
+    /// A client wrote it.
+    Client(Actor<'a>),
+    /// L shows it.
+    Legacy,
+    /// Nobody wrote: the books are brought up to it.
+    Same,
+    /// It is a projection of this registration.
+    Bridge(&'a RecordKey),
+}
+
+/// Removals that one command brings about, to be judged together.
+pub(super) type Leaving = Vec<(RecordKey, (String, String), Cause)>;
 
 /// Who writes.
 #[derive(Debug, Clone, Copy)]
@@ -51,11 +78,6 @@ pub(super) struct Actor<'a> {
     pub(super) peer: &'a str,
     /// Session or lease; 0 for none.
     pub(super) owner: i64,
-}
-
-impl Actor<'_> {
-    /// A change that no client made.
-    pub(super) const NOBODY: Actor<'static> = Actor { peer: "", owner: 0 };
 }
 
 /// A record as the view holds it.
@@ -90,11 +112,19 @@ pub(super) fn lease_of(store: StoreKind, owner: i64) -> Option<LeaseId> {
 impl Core {
     pub(super) fn rebuild_indexes(&mut self) {
         self.instances = BTreeMap::new();
+        self.projections = BTreeMap::new();
+        self.fading = BTreeSet::new();
         for (key, reg) in &self.st.registrations {
-            if reg.removed || !self.in_view(key) {
+            if reg.removed {
+                if reg.legacy.is_none() {
+                    self.fading.insert((reg.removed_ms, key.clone()));
+                }
                 continue;
             }
-            if let Some(instance) = &reg.instance {
+            if let Some(source) = &reg.bridge_of {
+                self.projections.entry(source.clone()).or_default().insert(key.clone());
+            }
+            if let Some(instance) = reg.instance.as_ref().filter(|_| self.in_view(key)) {
                 self.instances.entry(instance.clone()).or_default().insert(key.clone());
             }
         }
@@ -134,7 +164,7 @@ impl Core {
     }
 
     /// Follows a record that is in the view (again, or with other content).
-    pub(super) fn sync_present(&mut self, key: &RecordKey, actor: Actor<'_>, now_ms: i64, fx: &mut Effects) {
+    pub(super) fn sync_present(&mut self, key: &RecordKey, from: From<'_>, now_ms: i64, fx: &mut Effects) {
         let Some(seen) = self.seen(key) else { return };
         let lease = (key.store == StoreKind::Etcd && seen.owner != 0).then_some(seen.owner);
         let classified =
@@ -146,38 +176,37 @@ impl Core {
         };
         let was = self.st.registrations.get(key).cloned();
         let identity = instance.map(|i| (i.service.clone(), i.identity.clone()));
-        if let Some(old) = was.as_ref().filter(|r| !r.removed).and_then(|r| r.instance.clone()) {
-            if Some(&old) != identity.as_ref() {
-                // Its owner turned it into something else: as good as a removal by the owner.
-                self.leave(key, &old, Cause::Explicit, now_ms, fx);
-            }
+        let left = was.as_ref().filter(|r| !r.removed).and_then(|r| r.instance.clone()).filter(|old| Some(old) != identity.as_ref());
+        self.unfade(key, was.as_ref());
+        if let Some(source) = was.as_ref().and_then(|r| r.bridge_of.as_ref()) {
+            self.unproject(source, key);
         }
-        let reg = Registration {
-            instance: identity.clone(),
-            layout: layout.clone(),
-            node: seen.kind,
-            peer: actor.peer.to_owned(),
-            legacy: was.as_ref().and_then(|r| r.legacy.clone()),
-            absence: was.as_ref().map_or(Absence::NeverThere, |r| r.absence),
-            imported: false,
-            bridge_of: was.as_ref().and_then(|r| r.bridge_of.clone()),
-            removed: false,
-            since_ms: was.as_ref().map_or(now_ms, |r| r.since_ms),
-        };
+        let reg = entry_of(key, &from, was, &seen, identity.clone(), layout.clone(), now_ms);
+        if let Some(source) = &reg.bridge_of {
+            self.projections.entry(source.clone()).or_default().insert(key.clone());
+        }
         self.st.registrations.insert(key.clone(), reg);
         if self.mode(key.store) != Mode::Relay || self.st.phase.phase().writes_new() {
-            self.write_node(key, &seen, &layout, instance, now_ms);
+            self.write_node(key, &seen, &from, &layout, instance, now_ms, fx);
         }
-        if let Some((service, id)) = identity {
-            let set = self.instances.entry((service.clone(), id.clone())).or_default();
-            set.insert(key.clone());
-            let ttl_ms = lease_of(key.store, seen.owner)
-                .and_then(|l| self.st.node.lease(l))
-                .map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
-            let source = REGISTRY.to_owned();
-            let input = Input::Registered { service, instance: id, source, ttl_ms };
-            let outputs = self.st.protection.handle(input, now_ms);
-            self.carry_out(outputs, now_ms, fx);
+        if let Some(identity) = &identity {
+            self.instances.entry(identity.clone()).or_default().insert(key.clone());
+            self.enforce(key.store, &identity.0, now_ms, fx);
+            // What a stranger writes into a held record does not bring its owner back.
+            if !self.st.node.get(key).is_some_and(|r| is_late(r.health)) {
+                let ttl_ms = lease_of(key.store, seen.owner)
+                    .and_then(|l| self.st.node.lease(l))
+                    .map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
+                let (service, instance) = identity.clone();
+                let input = Input::Registered { service, instance, source: REGISTRY.to_owned(), ttl_ms };
+                let outputs = self.st.protection.handle(input, now_ms);
+                self.carry_out(outputs, now_ms, fx);
+            }
+        }
+        if let Some(old) = left {
+            // Its owner turned it into something else: as good as a removal by the owner. After the new
+            // one is there, so that a service that moves whole keeps its expected size.
+            self.leave(vec![(key.clone(), old, Cause::Explicit)], now_ms, fx);
         }
         self.touch(key);
         match instance {
@@ -186,67 +215,149 @@ impl Core {
         }
     }
 
+    /// A service of a protocol without a legacy store is protected from the start: that protocol counts as
+    /// taken over.
+    fn enforce(&mut self, store: StoreKind, service: &str, now_ms: i64, fx: &mut Effects) {
+        let relays = self.settings.has_legacy() && !self.st.phase.taken_over();
+        if !relays || self.mode(store) != Mode::Embedded || !self.st.enforced.insert(service.to_owned()) {
+            return;
+        }
+        let outputs = self.st.protection.handle(Input::ReportOnly { prefix: service.to_owned(), on: false }, now_ms);
+        self.carry_out(outputs, now_ms, fx);
+    }
+
+    #[allow(clippy::too_many_arguments)] // One record, seen from all sides.
     fn write_node(
         &mut self,
         key: &RecordKey,
         seen: &Seen,
+        from: &From<'_>,
         layout: &str,
         instance: Option<&Instance>,
         now_ms: i64,
+        fx: &mut Effects,
     ) {
         let body = body(seen, layout, instance);
-        let lease = lease_of(key.store, seen.owner).filter(|l| self.st.node.lease(*l).is_some());
-        if self.st.node.overwrite(key.clone(), body.clone(), lease, ms(now_ms)).is_err() {
-            // The lease is over while its record was kept: without an owner it waits for a verdict.
-            let _ = self.st.node.overwrite(key.clone(), body, None, ms(now_ms));
+        let owner = lease_of(key.store, seen.owner);
+        let lease = owner.filter(|l| self.st.node.lease(*l).is_some_and(|l| l.state != LeaseState::Over));
+        if let Some(lease) = lease {
+            self.heard(lease, now_ms, fx);
+        }
+        let was = self.st.node.get(key).map(|r| r.health);
+        let written = self.st.node.overwrite(key.clone(), body, lease, ms(now_ms));
+        debug_assert!(written.is_ok(), "an open lease takes records");
+        let orphan = owner.is_some() && lease.is_none();
+        match (from, was) {
+            // Its owner is over: it stays as late as it was, and waits for its verdict.
+            (From::Client(_) | From::Same, Some(was)) if orphan && is_late(was) => {
+                self.st.node.set_health(key, was);
+            }
+            _ => {}
+        }
+    }
+
+    /// An owner is heard through a write of its own.
+    fn heard(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
+        let late = self.st.node.lease(lease).is_some_and(|l| matches!(l.state, LeaseState::Silent | LeaseState::Expired));
+        if late {
+            self.returned(lease, now_ms, fx);
         }
     }
 
     /// Follows a record that left the view for a reason that was not judged: its owner, or somebody whom
     /// protection let pass.
     pub(super) fn sync_absent(&mut self, key: &RecordKey, cause: Cause, now_ms: i64, fx: &mut Effects) {
-        self.st.node.deregister(key, ms(now_ms));
-        self.forget(key, Some(cause), now_ms, fx);
+        self.sync_all_absent(&[(key.clone(), cause)], now_ms, fx);
     }
 
-    /// Takes a registration off the books; the tombstone stays until L has confirmed the removal.
-    pub(super) fn forget(&mut self, key: &RecordKey, cause: Option<Cause>, now_ms: i64, fx: &mut Effects) {
-        let Some(reg) = self.st.registrations.get_mut(key) else { return };
-        let instance = reg.instance.clone();
-        if reg.removed {
-            return;
+    /// Likewise for all that one command removed: judged together.
+    pub(super) fn sync_all_absent(&mut self, keys: &[(RecordKey, Cause)], now_ms: i64, fx: &mut Effects) {
+        let mut leaving = Leaving::new();
+        for (key, cause) in keys {
+            self.st.node.deregister(key, ms(now_ms));
+            leaving.extend(self.forget(key, now_ms, fx).map(|instance| (key.clone(), instance, *cause)));
         }
-        if reg.legacy.is_some() {
+        self.leave(leaving, now_ms, fx);
+    }
+
+    /// Takes a registration off the books; a tombstone stays until L cannot have it any more. Gives the
+    /// instance that it belonged to.
+    pub(super) fn forget(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) -> Option<(String, String)> {
+        let follows = self.st.feeds.contains_key(&key.store);
+        let reg = self.st.registrations.get_mut(key).filter(|r| !r.removed)?;
+        let (instance, source) = (reg.instance.clone(), reg.bridge_of.clone());
+        self.excused.remove(key);
+        if follows {
+            // Even without an entry there: an attempt may be under way.
             reg.removed = true;
+            reg.removed_ms = now_ms;
+            reg.letting_go = true;
+            if reg.legacy.is_none() {
+                self.fading.insert((now_ms, key.clone()));
+            }
         } else {
             self.st.registrations.remove(key);
         }
+        if let Some(source) = source {
+            self.unproject(&source, key);
+        }
         self.touch(key);
-        if let Some(instance) = &instance {
+        self.unbridge(key, now_ms, fx);
+        instance
+    }
+
+    /// Registrations of instances went; protection hears of each that was its instance's last.
+    pub(super) fn leave(&mut self, leaving: Leaving, now_ms: i64, fx: &mut Effects) {
+        let mut inputs = Vec::new();
+        let mut lost: BTreeMap<(String, Cause), BTreeSet<String>> = BTreeMap::new();
+        for (key, instance, cause) in leaving {
+            if !self.unindex(&key, &instance) {
+                continue;
+            }
+            let (service, instance) = instance;
             match cause {
-                Some(cause) => self.leave(key, instance, cause, now_ms, fx),
-                None => {
-                    self.unindex(key, instance);
+                Cause::Explicit => inputs.push(Input::Removed { service, instance }),
+                Cause::Expired | Cause::Foreign | Cause::Unknown => {
+                    lost.entry((service, cause)).or_default().insert(instance);
                 }
             }
         }
-        self.unbridge(key, now_ms, fx);
+        inputs.extend(lost.into_iter().map(|((service, cause), instances)| Input::Missing {
+            service,
+            instances,
+            source: REGISTRY.to_owned(),
+            cause,
+        }));
+        if !inputs.is_empty() {
+            let outputs = self.st.protection.handle_all(inputs, now_ms);
+            self.carry_out(outputs, now_ms, fx);
+        }
     }
 
-    /// A registration of an instance goes; protection hears of it when it was the last.
-    fn leave(&mut self, key: &RecordKey, instance: &(String, String), cause: Cause, now_ms: i64, fx: &mut Effects) {
-        if !self.unindex(key, instance) {
-            return;
+    /// The registration is there again, or is forgotten for good.
+    pub(super) fn unfade(&mut self, key: &RecordKey, reg: Option<&Registration>) {
+        if let Some(reg) = reg.filter(|r| r.removed) {
+            self.fading.remove(&(reg.removed_ms, key.clone()));
         }
-        let (service, id) = instance.clone();
-        let input = match cause {
-            Cause::Explicit => Input::Removed { service, instance: id },
-            Cause::Expired | Cause::Foreign | Cause::Unknown => {
-                Input::Missing { service, instances: [id].into(), source: REGISTRY.to_owned(), cause }
+    }
+
+    /// Drops a registration and what is kept beside it.
+    pub(super) fn drop_registration(&mut self, key: &RecordKey) {
+        let reg = self.st.registrations.remove(key);
+        self.unfade(key, reg.as_ref());
+        self.dirty.remove(key);
+        self.excused.remove(key);
+    }
+
+    /// Forgets removed registrations that no attempt of ours can bring back in L any more.
+    pub(super) fn fade(&mut self, now_ms: i64) {
+        while let Some((at, key)) = self.fading.first().cloned() {
+            let whole = self.st.feeds.get(&key.store).is_none_or(|f| f.whole);
+            if at > now_ms - FADE_MS || !whole {
+                return;
             }
-        };
-        let outputs = self.st.protection.handle(input, now_ms);
-        self.carry_out(outputs, now_ms, fx);
+            self.drop_registration(&key);
+        }
     }
 
     /// Whether that was the instance's last registration.
@@ -262,7 +373,7 @@ impl Core {
 
     /// Notes that L may have to follow.
     pub(super) fn touch(&mut self, key: &RecordKey) {
-        if self.feeds.contains_key(&key.store) {
+        if self.st.feeds.contains_key(&key.store) {
             self.dirty.insert(key.clone());
         }
     }
@@ -273,9 +384,19 @@ impl Core {
         keys.iter().filter_map(|k| self.st.node.get(k)).map(|r| r.health).min()
     }
 
+    fn unproject(&mut self, source: &RecordKey, key: &RecordKey) {
+        if let Some(keys) = self.projections.get_mut(source) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.projections.remove(source);
+            }
+        }
+    }
+
     /// Shows an instance in the layouts that bridges name for it, and nowhere else.
     fn bridge(&mut self, source: &RecordKey, instance: &Instance, now_ms: i64, fx: &mut Effects) {
-        if self.settings.bridges.is_empty() || self.st.registrations.get(source).is_some_and(|r| r.bridge_of.is_some()) {
+        let projected = self.st.registrations.get(source).is_some_and(|r| r.bridge_of.is_some());
+        if projected || (self.settings.bridges.is_empty() && !self.projections.contains_key(source)) {
             return;
         }
         let mut shown = Vec::new();
@@ -307,15 +428,29 @@ impl Core {
     }
 
     fn projections(&self, source: &RecordKey) -> Vec<RecordKey> {
-        if self.settings.bridges.is_empty() {
-            return Vec::new();
+        self.projections.get(source).into_iter().flatten().cloned().collect()
+    }
+
+    /// Brings all projections up to the bridges in force, which may have changed over a restart.
+    pub(super) fn bridge_anew(&mut self, now_ms: i64, fx: &mut Effects) {
+        let sources: BTreeSet<RecordKey> = match self.settings.bridges.is_empty() {
+            true => self.projections.keys().cloned().collect(),
+            false => {
+                let all = self.st.registrations.iter().filter(|(_, r)| !r.removed && r.bridge_of.is_none());
+                all.map(|(k, _)| k.clone()).chain(self.projections.keys().cloned()).collect()
+            }
+        };
+        for source in sources {
+            let seen = self.seen(&source);
+            let classified = seen.as_ref().map(|seen| {
+                let lease = (source.store == StoreKind::Etcd && seen.owner != 0).then_some(seen.owner);
+                self.settings.layouts.classify(protocol(source.store), &source.key, &seen.value, seen.kind, lease)
+            });
+            match classified {
+                Some(Classified::Instance(instance)) => self.bridge(&source, &instance, now_ms, fx),
+                _ => self.unbridge(&source, now_ms, fx),
+            }
         }
-        self.st
-            .registrations
-            .iter()
-            .filter(|(_, r)| !r.removed && r.bridge_of.as_ref() == Some(source))
-            .map(|(k, _)| k.clone())
-            .collect()
     }
 
     fn show_bridged(&mut self, source: &RecordKey, key: &RecordKey, value: Bytes, now_ms: i64, fx: &mut Effects) {
@@ -353,10 +488,7 @@ impl Core {
             }
             StoreKind::Native => return,
         }
-        self.sync_present(key, Actor::NOBODY, now_ms, fx);
-        if let Some(reg) = self.st.registrations.get_mut(key) {
-            reg.bridge_of = Some(source.clone());
-        }
+        self.sync_present(key, From::Bridge(source), now_ms, fx);
     }
 
     fn unbridge(&mut self, source: &RecordKey, now_ms: i64, fx: &mut Effects) {
@@ -365,6 +497,87 @@ impl Core {
             self.sync_absent(&key, Cause::Explicit, now_ms, fx);
         }
     }
+}
+
+/// How long a removed registration is remembered although L does not show it: longer than any attempt to
+/// write it there takes.
+const FADE_MS: i64 = 15 * 60_000;
+
+/// Values without an owner that are remembered for their echo.
+const ECHOES: usize = 16;
+
+/// Whether a record is there without proof of life.
+pub(super) fn is_late(health: Health) -> bool {
+    matches!(health, Health::Expired | Health::Held)
+}
+
+/// FNV-1a: equal over restarts and versions, which the standard library's hash does not promise.
+pub(super) fn hash(value: &[u8]) -> u64 {
+    value.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The entry in the books for what the view holds now.
+fn entry_of(
+    key: &RecordKey,
+    from: &From<'_>,
+    was: Option<Registration>,
+    seen: &Seen,
+    instance: Option<(String, String)>,
+    layout: String,
+    now_ms: i64,
+) -> Registration {
+    let mut reg = was.unwrap_or_else(|| Registration::new(layout.clone(), seen.kind, now_ms));
+    if reg.removed {
+        (reg.since_ms, reg.bridge_of, reg.imported, reg.peer) = (now_ms, None, false, String::new());
+    }
+    (reg.instance, reg.layout, reg.node, reg.removed) = (instance, layout, seen.kind, false);
+    match from {
+        From::Client(actor) => {
+            reg.peer = host_of(actor.peer).to_owned();
+            reg.bridge_of = None;
+        }
+        From::Bridge(source) => reg.bridge_of = Some((*source).clone()),
+        From::Legacy | From::Same => return reg,
+    }
+    reg.imported = false;
+    // Whatever became of an earlier entry in L: this one was written after it.
+    reg.absence = Absence::NeverThere;
+    reg.above = reg.legacy.as_ref().map_or(reg.above, |l| l.mark.max(reg.above));
+    if seen.owner == 0 && key.store != StoreKind::Native {
+        reg.sent.push(hash(&seen.value));
+        if reg.sent.len() > ECHOES {
+            reg.sent.remove(0);
+        }
+    }
+    reg
+}
+
+impl Registration {
+    /// One that nothing is known of yet.
+    pub(super) fn new(layout: String, node: NodeKind, now_ms: i64) -> Self {
+        Registration {
+            instance: None,
+            layout,
+            node,
+            peer: String::new(),
+            legacy: None,
+            absence: Absence::NeverThere,
+            imported: false,
+            bridge_of: None,
+            removed: false,
+            removed_ms: 0,
+            gone_mark: 0,
+            above: 0,
+            letting_go: false,
+            sent: Vec::new(),
+            since_ms: now_ms,
+        }
+    }
+}
+
+/// The address of a client without its port, which differs with each of its connections.
+pub(super) fn host_of(peer: &str) -> &str {
+    peer.rsplit_once(':').map_or(peer, |(host, _)| host)
 }
 
 fn body(seen: &Seen, layout: &str, instance: Option<&Instance>) -> RecordBody {

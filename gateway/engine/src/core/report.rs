@@ -227,7 +227,7 @@ impl Core {
 
     /// State of a store's feed: `None` without such a legacy store, else whether it is whole, and why not.
     pub fn feed(&self, store: StoreKind) -> Option<(bool, Option<String>)> {
-        let feed = self.feeds.get(&store)?;
+        let feed = self.st.feeds.get(&store)?;
         let trouble = if feed.frozen { Some("frozen by the source brake".to_owned()) } else { feed.trouble.clone() };
         Some((feed.whole && !feed.frozen, trouble))
     }

@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use causeway_registry::{Health, LeaseId, LeaseState, RecordBody, RecordKey, StoreKind};
 
-use super::registrations::{Actor, path_of, protocol};
+use super::registrations::{Actor, From, host_of, is_late, path_of, protocol};
 use super::{Core, Effects, REGISTRY, Reply, ms};
 use crate::key_space::{KeyCommand, KeyReply, Op, Txn};
 use crate::layout::Class;
 use crate::protection::{Cause, Input};
 use crate::route::Mode;
 use crate::session::{Origin, Session};
+use crate::converge::Absence;
 use crate::znode_tree::{
-    Change, ChangeKind, CreateMode, MultiOp, OpResult, Stat, TreeCommand, TreeReply, perms, permits,
+    Acl, AuthId, Change, CreateMode, MultiOp, OpResult, Stat, TreeCommand, TreeError, TreeReply, perms, permits,
 };
 
 /// Sessions and leases.
@@ -84,14 +85,46 @@ impl Core {
             _ => Vec::new(),
         };
         for key in keys {
-            self.sync_present(&key, Actor::NOBODY, now_ms, fx);
+            self.sync_present(&key, From::Same, now_ms, fx);
         }
+    }
+
+    pub(super) fn set_timeout(&mut self, id: i64, timeout_ms: u32, now_ms: i64, fx: &mut Effects) {
+        if !self.st.sessions.set_timeout(id, timeout_ms) {
+            return;
+        }
+        let lease = LeaseId::session(id);
+        if self.st.node.lease(lease).is_some_and(|l| l.state != LeaseState::Over) {
+            self.st.node.open_lease(lease, u64::from(timeout_ms), ms(now_ms));
+            self.returned(lease, now_ms, fx);
+        }
+    }
+
+    /// The session behind a client's session is another one now, or none: what the former one owned and
+    /// lost in L was lost with it.
+    pub(super) fn set_legacy_session(&mut self, id: i64, legacy: Option<crate::session::LegacySession>) {
+        self.st.sessions.set_legacy(id, legacy);
+        let keys: Vec<RecordKey> = self.st.node.by_lease(LeaseId::session(id)).map(|r| r.key.clone()).collect();
+        for key in keys {
+            if let Some(reg) = self.st.registrations.get_mut(&key) {
+                reg.absence = Absence::NeverThere;
+            }
+            self.touch(&key);
+        }
+    }
+
+    /// Takes a session off the table; what it still owns in L is remembered as nobody's.
+    pub(super) fn drop_session(&mut self, id: i64, now_ms: i64) -> Option<Session> {
+        let session = self.st.sessions.close(id)?;
+        let owners = session.legacy.iter().map(|l| l.id).chain(session.former.iter().copied());
+        self.st.ended.extend(owners.map(|owner| ((StoreKind::Zookeeper, owner), now_ms)));
+        Some(session)
     }
 
     /// The client closed its session: all it owns goes as one change, at once.
     pub(super) fn close_session(&mut self, id: i64, now_ms: i64, fx: &mut Effects) {
         if self.mode(StoreKind::Zookeeper) == Mode::Relay {
-            fx.over.extend(self.st.sessions.close(id));
+            fx.over.extend(self.drop_session(id, now_ms));
             return;
         }
         let number = self.st.zxid.next(now_ms);
@@ -99,42 +132,74 @@ impl Core {
         fx.reply = Some(Reply::None);
         let lease = LeaseId::session(id);
         let keep = self.held_back(lease, now_ms);
-        let command = TreeCommand::CloseSession { session: id, keep: keep.iter().map(path_of).collect() };
+        let command = TreeCommand::CloseSession { session: id, keep: keep.keys().map(path_of).collect() };
         let changes = self.apply_tree(&command, number, now_ms, fx);
-        self.end_lease(lease, &keep, now_ms);
-        for path in changes {
-            let key = RecordKey::new(StoreKind::Zookeeper, path.into_bytes());
-            self.sync_absent(&key, Cause::Explicit, now_ms, fx);
-        }
-        if let Some(session) = self.st.sessions.close(id) {
+        self.end_lease(lease, &keep, now_ms, fx);
+        let gone: Vec<(RecordKey, Cause)> = changes
+            .into_iter()
+            .map(|path| (RecordKey::new(StoreKind::Zookeeper, path.into_bytes()), Cause::Explicit))
+            .collect();
+        self.sync_all_absent(&gone, now_ms, fx);
+        if let Some(session) = self.drop_session(id, now_ms) {
             fx.close.extend(session.connection);
             fx.over.push(session);
         }
     }
 
-    /// Instances that `hold --explicit` keeps although their owner ends.
-    fn held_back(&self, lease: LeaseId, now_ms: i64) -> Vec<RecordKey> {
-        if self.st.explicit_hold_until_ms <= now_ms {
-            return Vec::new();
-        }
-        self.st.node.by_lease(lease).filter(|r| !r.body.companion).map(|r| r.key.clone()).collect()
+    /// Whether `hold --explicit` keeps even what a service's owners remove.
+    fn holds_explicit(&self, service: &str, now_ms: i64) -> bool {
+        ["", service].iter().any(|s| self.st.explicit_holds.get(*s).is_some_and(|until| *until > now_ms))
     }
 
-    /// Ends a lease in the registry; records in `keep` stay there, held.
-    fn end_lease(&mut self, lease: LeaseId, keep: &[RecordKey], now_ms: i64) {
+    /// Instances that `hold --explicit` keeps although their owner ends.
+    fn held_back(&self, lease: LeaseId, now_ms: i64) -> BTreeMap<RecordKey, (String, String)> {
+        if self.st.explicit_holds.is_empty() {
+            return BTreeMap::new();
+        }
+        let registrations = self.st.node.by_lease(lease).filter_map(|r| {
+            let instance = self.st.registrations.get(&r.key).filter(|r| !r.removed)?.instance.clone()?;
+            Some((r.key.clone(), instance))
+        });
+        registrations
+            .filter(|(key, instance)| {
+                // Another owner's registration keeps the instance there without this one.
+                let others = self.instances.get(instance).into_iter().flatten().filter(|k| *k != key);
+                let elsewhere = others.filter_map(|k| self.st.node.get(k)).any(|r| r.lease != Some(lease) && !is_late(r.health));
+                self.holds_explicit(&instance.0, now_ms) && !elsewhere
+            })
+            .collect()
+    }
+
+    /// Ends a lease in the registry; records in `keep` stay there, held until the order ends.
+    fn end_lease(
+        &mut self,
+        lease: LeaseId,
+        keep: &BTreeMap<RecordKey, (String, String)>,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
         if keep.is_empty() {
             self.st.node.close_lease(lease, ms(now_ms));
             return;
         }
         let all: Vec<RecordKey> = self.st.node.by_lease(lease).map(|r| r.key.clone()).collect();
         for key in all {
-            if keep.contains(&key) {
+            if keep.contains_key(&key) {
                 self.st.node.set_health(&key, Health::Held);
             } else {
                 self.st.node.deregister(&key, ms(now_ms));
             }
         }
         self.st.node.mark_lease(lease, LeaseState::Over);
+        let inputs = keep
+            .values()
+            .cloned()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .map(|(service, instance)| Input::Removed { service, instance })
+            .collect();
+        let outputs = self.st.protection.handle_all(inputs, now_ms);
+        self.carry_out(outputs, now_ms, fx);
     }
 }
 
@@ -174,16 +239,28 @@ impl Core {
     ) {
         let actor = Actor { peer, owner: session };
         // ZooKeeper: a failed write consumes a zxid too.
-        let number = self.st.zxid.next(now_ms);
+        let number = match acknowledged {
+            // Before the take-over the numbers are L's.
+            Some(mark) if self.mode(StoreKind::Zookeeper) == Mode::Relay => {
+                self.st.zxid.follow(mark);
+                mark
+            }
+            _ => self.st.zxid.next(now_ms),
+        };
         fx.number = number;
         if acknowledged.is_none() {
-            if let Some(service) = self.refused(&deleted_paths(op), actor, now_ms) {
+            if let Some(service) = self.tree_refusal(peer, session, op, now_ms) {
                 fx.reply = Some(Reply::Refused { service });
                 return;
             }
+            if self.lacks_session(op, session) {
+                fx.reply = Some(Reply::Tree(Err(TreeError::SessionExpired)));
+                return;
+            }
         }
-        let op = self.create_over(op, session, number, now_ms);
-        let applied = self.st.tree.apply(&op, number, now_ms);
+        let taken = self.taken_paths(op, session);
+        let plain = without(op, &taken);
+        let applied = self.st.tree.apply(&plain, number, now_ms);
         let mut changes = applied.changes;
         let mut result = applied.result;
         let failed = match &result {
@@ -192,79 +269,132 @@ impl Core {
         };
         if failed && acknowledged.is_some() {
             // L is the authority here and has done it: the view follows.
-            result = Ok(self.force(&op, session, number, now_ms, &mut changes));
+            result = Ok(self.force(op, session, number, now_ms, &mut changes));
         }
-        if let (TreeCommand::Import { path, .. }, Ok(TreeReply::Imported { .. })) = (&*op, &result) {
-            if let Some(stat) = self.st.tree.node(path).map(|n| n.stat()) {
-                result = Ok(TreeReply::Created { path: path.as_str().into(), stat });
+        let mut touched: BTreeSet<String> = changes.iter().map(|c| c.path.to_string()).collect();
+        if !failed {
+            for (path, import) in self.take_over_paths(op, &taken, session, number, now_ms) {
+                changes.extend(self.st.tree.apply(&import, number, now_ms).changes);
+                let stat = self.st.tree.node(&path).map(|n| n.stat()).unwrap_or_default();
+                patch_created(&mut result, op, &path, stat);
+                touched.insert(path);
             }
         }
         self.fire(&changes, fx);
-        let mut done = BTreeSet::new();
-        for change in &changes {
-            if !done.insert(change.path.clone()) {
-                continue;
-            }
-            let key = RecordKey::new(StoreKind::Zookeeper, change.path.as_bytes().to_vec());
-            self.follow(&key, actor, acknowledged, now_ms, fx);
-        }
+        let keys: Vec<RecordKey> =
+            touched.into_iter().map(|p| RecordKey::new(StoreKind::Zookeeper, p.into_bytes())).collect();
+        self.follow(&keys, actor, acknowledged, now_ms, fx);
         fx.reply = Some(Reply::Tree(result));
     }
 
-    /// What a registration's books do after a client's write to it.
+    /// Whether an ephemeral would be written for a session that is not there (ZooKeeper: SessionExpired).
+    fn lacks_session(&self, op: &TreeCommand, session: i64) -> bool {
+        let gone = |id: i64| self.st.sessions.get(id).is_none();
+        match op {
+            TreeCommand::Create { mode, session, .. } => mode.is_ephemeral() && gone(*session),
+            TreeCommand::Multi { ops, session: own, .. } => {
+                let id = if *own == 0 { session } else { *own };
+                let ephemeral = |op: &MultiOp| matches!(op, MultiOp::Create { mode, .. } if mode.is_ephemeral());
+                ops.iter().any(ephemeral) && gone(id)
+            }
+            _ => false,
+        }
+    }
+
+    /// What the books do after a client's write: what is there first, so that an instance that only
+    /// changes its key does not leave.
     fn follow(
         &mut self,
-        key: &RecordKey,
+        keys: &[RecordKey],
         actor: Actor<'_>,
         acknowledged: Option<i64>,
         now_ms: i64,
         fx: &mut Effects,
     ) {
-        if self.in_view(key) {
-            self.sync_present(key, actor, now_ms, fx);
-            if let Some(mark) = acknowledged {
-                self.confirm(key, mark);
-            }
-            return;
-        }
-        if !self.st.registrations.contains_key(key) {
-            return;
-        }
-        let cause = self.cause_of_delete(key, actor);
-        if acknowledged.is_some() {
-            if let Some(reg) = self.st.registrations.get_mut(key) {
-                reg.legacy = None;
+        let mut gone = Vec::new();
+        for key in keys {
+            if self.in_view(key) {
+                self.sync_present(key, From::Client(actor), now_ms, fx);
+                if let Some(mark) = acknowledged {
+                    self.confirm(key, mark);
+                }
+            } else if self.st.registrations.contains_key(key) {
+                gone.push((key.clone(), self.cause_of_delete(key, actor)));
             }
         }
-        self.sync_absent(key, cause, now_ms, fx);
+        if let Some(mark) = acknowledged {
+            for (key, _) in &gone {
+                if let Some(reg) = self.st.registrations.get_mut(key) {
+                    reg.legacy = None;
+                    reg.gone_mark = reg.gone_mark.max(mark);
+                }
+            }
+        }
+        self.sync_all_absent(&gone, now_ms, fx);
     }
 
     /// Explicit when the owner does it, or the address that last wrote the record; foreign otherwise.
     fn cause_of_delete(&self, key: &RecordKey, actor: Actor<'_>) -> Cause {
         let owner = self.st.node.get(key).and_then(|r| r.lease).map(|l| l.id);
         let peer = self.st.registrations.get(key).map(|r| r.peer.as_str());
-        if owner == Some(actor.owner) || (!actor.peer.is_empty() && peer == Some(actor.peer)) {
+        let host = host_of(actor.peer);
+        if owner == Some(actor.owner) || (!host.is_empty() && peer == Some(host)) {
             Cause::Explicit
         } else {
             Cause::Foreign
         }
     }
 
-    /// The service for whose sake a client's delete is refused: somebody else's instance whose removal
-    /// protection would hold, or any while `hold --explicit` is in force.
-    fn refused(&self, keys: &[RecordKey], actor: Actor<'_>, now_ms: i64) -> Option<String> {
-        let mut foreign: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for key in keys {
-            let Some((service, id)) = self.st.registrations.get(key).filter(|r| !r.removed).and_then(|r| r.instance.clone())
-            else {
-                continue;
-            };
-            if self.st.explicit_hold_until_ms > now_ms {
-                return Some(service);
+    /// The service for whose sake a client's write to the tree is refused, if it is. To be asked before a
+    /// write goes to L; [`Command::Tree`](super::Command::Tree) asks by itself.
+    pub fn tree_refusal(&self, peer: &str, session: i64, op: &TreeCommand, now_ms: i64) -> Option<String> {
+        let key = |path: &String| RecordKey::new(StoreKind::Zookeeper, path.clone().into_bytes());
+        let mut set = Vec::new();
+        match op {
+            TreeCommand::SetData { path, .. } => set.push(key(path)),
+            TreeCommand::Multi { ops, .. } => {
+                set.extend(ops.iter().filter_map(|op| match op {
+                    MultiOp::SetData { path, .. } => Some(key(path)),
+                    _ => None,
+                }));
             }
-            let last = self.instances.get(&(service.clone(), id.clone())).is_some_and(|s| s.len() == 1);
-            if last && self.cause_of_delete(key, actor) == Cause::Foreign {
-                foreign.entry(service).or_default().insert(id);
+            _ => {}
+        }
+        let bridged = |key: &RecordKey| {
+            let reg = self.st.registrations.get(key).filter(|r| !r.removed && r.bridge_of.is_some())?;
+            Some(reg.instance.as_ref().map_or_else(String::new, |i| i.0.clone()))
+        };
+        set.iter().find_map(bridged).or_else(|| self.refused(&deleted_paths(op), Actor { peer, owner: session }, now_ms))
+    }
+
+    /// Likewise for the key space.
+    pub fn keys_refusal(&self, peer: &str, op: &KeyCommand, now_ms: i64) -> Option<String> {
+        self.refused(&self.deleted_keys(op), Actor { peer, owner: 0 }, now_ms)
+    }
+
+    /// The service for whose sake a client's delete is refused: somebody else's instances whose removal
+    /// protection would hold, any while `hold --explicit` is in force, and projections, which only follow.
+    fn refused(&self, keys: &[RecordKey], actor: Actor<'_>, now_ms: i64) -> Option<String> {
+        let mut instances: BTreeMap<(String, String), BTreeSet<&RecordKey>> = BTreeMap::new();
+        for key in keys {
+            let Some(reg) = self.st.registrations.get(key).filter(|r| !r.removed) else { continue };
+            let Some(instance) = reg.instance.clone() else { continue };
+            if reg.bridge_of.is_some() {
+                return Some(instance.0);
+            }
+            instances.entry(instance).or_default().insert(key);
+        }
+        let mut foreign: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (instance, keys) in instances {
+            if !self.instances.get(&instance).is_some_and(|all| all.iter().all(|k| keys.contains(k))) {
+                // Another registration keeps it there.
+                continue;
+            }
+            if self.holds_explicit(&instance.0, now_ms) {
+                return Some(instance.0);
+            }
+            if keys.iter().any(|key| self.cause_of_delete(key, actor) == Cause::Foreign) {
+                foreign.entry(instance.0).or_default().insert(instance.1);
             }
         }
         foreign
@@ -273,32 +403,88 @@ impl Core {
             .map(|(service, _)| service)
     }
 
-    /// A create over a record whose owner is gone or held succeeds and takes over: a dead owner must not
-    /// answer NodeExists. Watchers see at most a change of data.
-    fn create_over<'a>(&self, op: &'a TreeCommand, session: i64, number: i64, now_ms: i64) -> Cow<'a, TreeCommand> {
-        let TreeCommand::Create { path, data, acl, mode, auth, .. } = op else { return Cow::Borrowed(op) };
-        let key = RecordKey::new(StoreKind::Zookeeper, path.clone().into_bytes());
-        let Some(record) = self.st.node.get(&key) else { return Cow::Borrowed(op) };
-        let late = matches!(record.health, Health::Held | Health::Expired);
-        if !late || !self.st.tree.contains(path) || !matches!(mode, CreateMode::Ephemeral | CreateMode::Persistent) {
-            return Cow::Borrowed(op);
+    /// Paths that a create may have although something is there: a record whose owner is gone or held, or
+    /// a projection. A dead owner must not answer NodeExists.
+    fn taken_paths(&self, op: &TreeCommand, session: i64) -> BTreeSet<String> {
+        let takes = |path: &String, mode: CreateMode, by: i64| {
+            let plain = matches!(mode, CreateMode::Ephemeral | CreateMode::Persistent);
+            plain && self.may_be_taken(path, by)
+        };
+        let mut out = BTreeSet::new();
+        match op {
+            TreeCommand::Create { path, mode, session, .. } if takes(path, *mode, *session) => {
+                // Whatever else speaks against it still does.
+                if self.st.tree.check(op) == Err(TreeError::NodeExists) {
+                    out.insert(path.clone());
+                }
+            }
+            TreeCommand::Multi { ops, .. } => {
+                let mut deleted = BTreeSet::new();
+                for op in ops {
+                    match op {
+                        MultiOp::Delete { path, .. } => {
+                            deleted.insert(path);
+                        }
+                        MultiOp::Create { path, mode, .. } if !deleted.contains(path) && takes(path, *mode, session) => {
+                            out.insert(path.clone());
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
         }
-        let owner = if *mode == CreateMode::Ephemeral { session } else { 0 };
-        let acl = crate::znode_tree::resolve_acl(acl, auth).unwrap_or_else(|_| acl.clone());
-        Cow::Owned(TreeCommand::Import {
-            path: path.clone(),
-            data: data.clone(),
-            acl,
-            stat: Stat {
+        out
+    }
+
+    fn may_be_taken(&self, path: &str, by: i64) -> bool {
+        let Some(owner) = self.st.tree.owner_of(path) else { return false };
+        let key = RecordKey::new(StoreKind::Zookeeper, path.as_bytes().to_vec());
+        let Some(reg) = self.st.registrations.get(&key).filter(|r| !r.removed) else { return false };
+        if self.mode(StoreKind::Zookeeper) == Mode::Relay || owner == by {
+            return false;
+        }
+        let late = self.st.node.get(&key).is_some_and(|r| is_late(r.health));
+        late || reg.bridge_of.is_some() || (!reg.imported && self.st.sessions.get(owner).is_none())
+    }
+
+    /// Gives the taken paths of a write to their new owner. Watchers see at most a change of data.
+    fn take_over_paths(
+        &self,
+        op: &TreeCommand,
+        taken: &BTreeSet<String>,
+        session: i64,
+        number: i64,
+        now_ms: i64,
+    ) -> Vec<(String, TreeCommand)> {
+        let import = |path: &String, data: &Option<bytes::Bytes>, acl: &[Acl], auth: &[AuthId], mode: CreateMode, by: i64| {
+            let acl = crate::znode_tree::resolve_acl(acl, auth).unwrap_or_else(|_| acl.to_vec());
+            let stat = Stat {
                 czxid: number,
                 mzxid: number,
                 pzxid: number,
                 ctime: now_ms,
                 mtime: now_ms,
-                ephemeral_owner: owner,
+                ephemeral_owner: if mode.is_ephemeral() { by } else { 0 },
                 ..Stat::default()
-            },
-        })
+            };
+            (path.clone(), TreeCommand::Import { path: path.clone(), data: data.clone(), acl, stat })
+        };
+        match op {
+            TreeCommand::Create { path, data, acl, mode, auth, session } if taken.contains(path) => {
+                vec![import(path, data, acl, auth, *mode, *session)]
+            }
+            TreeCommand::Multi { ops, auth, .. } => ops
+                .iter()
+                .filter_map(|op| match op {
+                    MultiOp::Create { path, data, acl, mode } if taken.contains(path) => {
+                        Some(import(path, data, acl, auth, *mode, session))
+                    }
+                    _ => None,
+                })
+                .collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// Does what L has acknowledged although the view's own state speaks against it.
@@ -378,10 +564,12 @@ impl Core {
     pub(super) fn reap(&mut self, now_ms: i64, fx: &mut Effects) {
         let paths: Vec<String> = self.st.tree.due_for_reap(now_ms).iter().map(ToString::to_string).collect();
         let number = self.st.zxid.next(now_ms);
-        for path in self.apply_tree(&TreeCommand::Reap { paths }, number, now_ms, fx) {
-            let key = RecordKey::new(StoreKind::Zookeeper, path.into_bytes());
-            self.sync_absent(&key, Cause::Explicit, now_ms, fx);
-        }
+        let gone: Vec<(RecordKey, Cause)> = self
+            .apply_tree(&TreeCommand::Reap { paths }, number, now_ms, fx)
+            .into_iter()
+            .map(|path| (RecordKey::new(StoreKind::Zookeeper, path.into_bytes()), Cause::Explicit))
+            .collect();
+        self.sync_all_absent(&gone, now_ms, fx);
     }
 }
 
@@ -419,45 +607,46 @@ impl Core {
         };
         let actor = Actor { peer, owner };
         fx.number = self.st.keys.revision();
+        if let Some(mark) = acknowledged.filter(|_| self.mode(StoreKind::Etcd) == Mode::Relay) {
+            // Before the take-over the numbers are L's: this change has L's.
+            self.st.revision.follow(mark.saturating_sub(1));
+        }
         if acknowledged.is_none() {
-            if let Some(service) = self.refused(&self.deleted_keys(op), actor, now_ms) {
+            if let Some(service) = self.keys_refusal(peer, op, now_ms) {
                 fx.reply = Some(Reply::Refused { service });
                 return;
             }
         }
+        let mut held = BTreeMap::new();
         let op = match op {
             KeyCommand::LeaseRevoke { id, .. } => {
-                let keep = self.held_back(LeaseId::lease(*id), now_ms);
-                Cow::Owned(KeyCommand::LeaseRevoke { id: *id, keep: keep.into_iter().map(|k| k.key).collect() })
+                held = self.held_back(LeaseId::lease(*id), now_ms);
+                Cow::Owned(KeyCommand::LeaseRevoke { id: *id, keep: held.keys().map(|k| k.key.clone()).collect() })
             }
             other => Cow::Borrowed(other),
         };
         let number = self.st.revision.peek(now_ms);
         let applied = self.st.keys.apply(&op, number, now_ms);
         self.dispatch(&applied, now_ms, fx);
+        let changed: BTreeSet<bytes::Bytes> = applied.events.iter().map(|e| e.kv.key.clone()).collect();
+        let changed: Vec<RecordKey> = changed.into_iter().map(|k| RecordKey::new(StoreKind::Etcd, k)).collect();
         match (&*op, &applied.result) {
             (_, Ok(KeyReply::LeaseGrant { id, ttl_s })) => {
                 let ttl_ms = u64::try_from(*ttl_s).unwrap_or(1).saturating_mul(1000);
+                self.st.ended.remove(&(StoreKind::Etcd, *id));
                 self.st.node.open_lease(LeaseId::lease(*id), ttl_ms, ms(now_ms));
             }
-            (KeyCommand::LeaseRevoke { id, keep }, Ok(_)) => {
-                let keep: Vec<RecordKey> = keep.iter().map(|k| RecordKey::new(StoreKind::Etcd, k.clone())).collect();
-                self.end_lease(LeaseId::lease(*id), &keep, now_ms);
+            (KeyCommand::LeaseRevoke { id, .. }, Ok(_)) => {
+                self.end_lease(LeaseId::lease(*id), &held, now_ms, fx);
+                self.st.ended.insert((StoreKind::Etcd, *id), now_ms);
                 fx.leases_over.push(*id);
+                let gone: Vec<(RecordKey, Cause)> = changed.iter().map(|k| (k.clone(), Cause::Explicit)).collect();
+                self.sync_all_absent(&gone, now_ms, fx);
             }
             _ => {}
         }
-        let mut done = BTreeSet::new();
-        for event in applied.events.iter() {
-            if !done.insert(event.kv.key.clone()) {
-                continue;
-            }
-            let key = RecordKey::new(StoreKind::Etcd, event.kv.key.clone());
-            if matches!(&*op, KeyCommand::LeaseRevoke { .. }) {
-                self.sync_absent(&key, Cause::Explicit, now_ms, fx);
-            } else {
-                self.follow(&key, actor, acknowledged, now_ms, fx);
-            }
+        if !matches!(&*op, KeyCommand::LeaseRevoke { .. }) {
+            self.follow(&changed, actor, acknowledged, now_ms, fx);
         }
         fx.reply = Some(Reply::Keys(applied.result));
     }
@@ -519,31 +708,20 @@ impl Core {
         if result.is_ok() && !body.companion {
             let service = format!("{}/{}", body.namespace, body.service);
             let instance = (service.clone(), body.instance.clone());
-            let reg = self.native_registration(instance.clone(), now_ms);
-            self.st.registrations.insert(key.clone(), reg);
-            self.instances.entry(instance).or_default().insert(key.clone());
+            let mut reg = super::Registration::new("native".into(), crate::layout::NodeKind::Leased, now_ms);
+            reg.instance = Some(instance.clone());
+            let was = self.st.registrations.insert(key.clone(), reg).and_then(|r| r.instance);
+            self.instances.entry(instance.clone()).or_default().insert(key.clone());
             let ttl_ms = lease.and_then(|l| self.st.node.lease(l)).map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
             let source = REGISTRY.to_owned();
             let input = Input::Registered { service, instance: body.instance.clone(), source, ttl_ms };
             let outputs = self.st.protection.handle(input, now_ms);
             self.carry_out(outputs, now_ms, fx);
+            if let Some(old) = was.filter(|old| *old != instance) {
+                self.leave(vec![(key.clone(), old, Cause::Explicit)], now_ms, fx);
+            }
         }
         fx.reply = Some(Reply::Registered(result));
-    }
-
-    fn native_registration(&self, instance: (String, String), now_ms: i64) -> super::Registration {
-        super::Registration {
-            instance: Some(instance),
-            layout: "native".into(),
-            node: crate::layout::NodeKind::Leased,
-            peer: String::new(),
-            legacy: None,
-            absence: crate::converge::Absence::NeverThere,
-            imported: false,
-            bridge_of: None,
-            removed: false,
-            since_ms: now_ms,
-        }
     }
 
     pub(super) fn deregister_native(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
@@ -557,9 +735,45 @@ impl Core {
     pub(super) fn close_native_lease(&mut self, id: LeaseId, now_ms: i64, fx: &mut Effects) {
         let keys: Vec<RecordKey> = self.st.node.by_lease(id).map(|r| r.key.clone()).collect();
         self.st.node.close_lease(id, ms(now_ms));
-        for key in keys {
-            self.forget(&key, Some(Cause::Explicit), now_ms, fx);
+        let gone: Vec<(RecordKey, Cause)> = keys.into_iter().map(|key| (key, Cause::Explicit)).collect();
+        self.sync_all_absent(&gone, now_ms, fx);
+    }
+}
+
+/// The write without its creates over taken paths, which are done beside it.
+fn without<'a>(op: &'a TreeCommand, taken: &BTreeSet<String>) -> Cow<'a, TreeCommand> {
+    match op {
+        _ if taken.is_empty() => Cow::Borrowed(op),
+        TreeCommand::Multi { ops, session, auth } => {
+            let ops = ops
+                .iter()
+                .map(|op| match op {
+                    MultiOp::Create { path, .. } if taken.contains(path) => {
+                        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+                        let path = if parent.is_empty() { "/" } else { parent };
+                        MultiOp::Check { path: path.to_owned(), version: -1 }
+                    }
+                    other => other.clone(),
+                })
+                .collect();
+            Cow::Owned(TreeCommand::Multi { ops, session: *session, auth: auth.clone() })
         }
+        // One create: nothing is left of it.
+        _ => Cow::Owned(TreeCommand::RemoveAll { paths: Vec::new() }),
+    }
+}
+
+/// Puts the outcome of a create over a taken path into the reply.
+fn patch_created(result: &mut Result<TreeReply, TreeError>, op: &TreeCommand, path: &str, stat: Stat) {
+    match (op, result) {
+        (TreeCommand::Multi { ops, .. }, Ok(TreeReply::Multi(results))) => {
+            for (op, result) in ops.iter().zip(results) {
+                if matches!(op, MultiOp::Create { path: p, .. } if p == path) {
+                    *result = OpResult::Created { path: path.into(), stat };
+                }
+            }
+        }
+        (_, result) => *result = Ok(TreeReply::Created { path: path.into(), stat }),
     }
 }
 
@@ -577,6 +791,3 @@ fn deleted_paths(op: &TreeCommand) -> Vec<RecordKey> {
         _ => Vec::new(),
     }
 }
-
-#[allow(unused_imports)] // Named in the documentation of this file's functions.
-use ChangeKind as _;

@@ -164,6 +164,20 @@ impl Protection {
         keys.filter_map(|service| self.service(service)).collect()
     }
 
+    /// Number of instances that are lost and still in the view.
+    pub fn held_count(&self) -> usize {
+        self.services.values().map(|service| service.lost().count()).sum()
+    }
+
+    /// Instances that are lost and still in the view, with their services.
+    pub fn held_instances(&self) -> Vec<(ServiceKey, InstanceId)> {
+        let services = self.services.iter();
+        let lost = services.flat_map(|(key, service)| {
+            service.lost().map(move |(id, ..)| (key.clone(), id.clone()))
+        });
+        lost.collect()
+    }
+
     /// The alarms that are not over: protected services, held last instances, frozen sources, and
     /// a mass of explicit removals.
     pub fn alarms(&self) -> Vec<Alarm> {
