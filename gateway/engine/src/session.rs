@@ -4,7 +4,7 @@
 //! How long a session lives is the registry's business (a lease per session); here is only what the
 //! protocol adds: id, password, negotiated timeout, and the one connection that may speak for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -86,7 +86,7 @@ pub enum ResumeError {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sessions {
     by_id: BTreeMap<i64, Session>,
-    by_legacy: HashMap<i64, i64>,
+    by_legacy: BTreeMap<i64, i64>,
 }
 
 impl Sessions {

@@ -33,6 +33,12 @@ impl Core {
             // Over meanwhile: what is held of it stays held.
             return;
         }
+        // A lease read from a snapshot does not know how late it was; its records do.
+        let late: Vec<RecordKey> =
+            self.st.node.by_lease(lease).filter(|r| r.health != Health::Live).map(|r| r.key.clone()).collect();
+        for key in late {
+            self.st.node.set_health(&key, Health::Live);
+        }
         let ttl_ms = self.st.node.lease(lease).map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
         let inputs = self
             .instances_of(lease)
@@ -187,7 +193,7 @@ impl Core {
     /// Registrations of an instance whose owners are gone while another of its registrations lives: the
     /// instance stays in the service without them.
     fn stale_of(&self, instance: &(String, String)) -> Vec<RecordKey> {
-        if !self.instance_health(instance).is_some_and(|h| h < Health::Expired) {
+        if self.instance_health(instance).is_none_or(|h| h >= Health::Expired) {
             return Vec::new();
         }
         let keys = self.instances.get(instance).into_iter().flatten();

@@ -187,10 +187,8 @@ impl Core {
         }
         self.note(&key, entry);
         self.touch(&key);
-        if import && !ours {
-            if let Some(reg) = self.st.registrations.get_mut(&key) {
-                reg.imported = true;
-            }
+        if let Some(reg) = self.st.registrations.get_mut(&key).filter(|_| import && !ours) {
+            reg.imported = true;
         }
         // A view that counts L shows what L confirms.
         let lacks = !self.in_view(&key);

@@ -190,10 +190,8 @@ impl Core {
         let mut out = std::collections::BTreeSet::new();
         for key in self.st.registrations.keys().filter(|k| k.store == StoreKind::Zookeeper) {
             let path = super::registrations::path_of(key);
-            if let Some((dir, name)) = path.rsplit_once('/') {
-                if crate::layout::looks_like_lock(name) {
-                    out.insert(format!("{dir} (holds {name}, a lock or election)"));
-                }
+            if let Some((dir, name)) = path.rsplit_once('/').filter(|(_, name)| crate::layout::looks_like_lock(name)) {
+                out.insert(format!("{dir} (holds {name}, a lock or election)"));
             }
         }
         out.into_iter().collect()

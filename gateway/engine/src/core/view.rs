@@ -412,11 +412,11 @@ impl Core {
         };
         let mut out = BTreeSet::new();
         match op {
-            TreeCommand::Create { path, mode, session, .. } if takes(path, *mode, *session) => {
-                // Whatever else speaks against it still does.
-                if self.st.tree.check(op) == Err(TreeError::NodeExists) {
-                    out.insert(path.clone());
-                }
+            // Whatever else speaks against it still does.
+            TreeCommand::Create { path, mode, session, .. }
+                if takes(path, *mode, *session) && self.st.tree.check(op) == Err(TreeError::NodeExists) =>
+            {
+                out.insert(path.clone());
             }
             TreeCommand::Multi { ops, .. } => {
                 let mut deleted = BTreeSet::new();
@@ -611,11 +611,9 @@ impl Core {
             // Before the take-over the numbers are L's: this change has L's.
             self.st.revision.follow(mark.saturating_sub(1));
         }
-        if acknowledged.is_none() {
-            if let Some(service) = self.keys_refusal(peer, op, now_ms) {
-                fx.reply = Some(Reply::Refused { service });
-                return;
-            }
+        if let Some(service) = self.keys_refusal(peer, op, now_ms).filter(|_| acknowledged.is_none()) {
+            fx.reply = Some(Reply::Refused { service });
+            return;
         }
         let mut held = BTreeMap::new();
         let op = match op {
