@@ -149,8 +149,8 @@ impl Op {
 }
 
 impl Compare {
-    /// etcd: applyCompare.
-    pub(crate) fn holds(&self, space: &KeySpace) -> bool {
+    /// Whether it holds for the present state (etcd: applyCompare).
+    pub fn holds(&self, space: &KeySpace) -> bool {
         let span = Span::new(&self.key, &self.range_end);
         let mut found = false;
         for (_, kv) in span.of(&space.current) {

@@ -1,0 +1,303 @@
+//! One client connection: HTTP/2 for gRPC, HTTP/1 and HTTP/2 for the small routes, and its end.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use causeway_engine::route::Mode;
+use causeway_wire::etcd::EtcdError;
+use hyper::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower::ServiceExt;
+
+use super::services::etcdserverpb::auth_server::AuthServer;
+use super::services::etcdserverpb::cluster_server::ClusterServer;
+use super::services::etcdserverpb::kv_server::KvServer;
+use super::services::etcdserverpb::lease_server::LeaseServer;
+use super::services::etcdserverpb::maintenance_server::MaintenanceServer;
+use super::services::etcdserverpb::watch_server::WatchServer;
+use super::translate::status;
+use super::{Api, Front, health, http, relay};
+
+/// Largest message taken from a client: etcd's request limit and 512 KiB around it
+/// (etcd: v3rpc/grpc.go, grpcOverheadBytes).
+const MAX_MESSAGE: usize = 2 << 20;
+
+/// How long a connection that was asked to end may take.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How long an HTTP/1 client may take for its headers.
+const HEADERS: Duration = Duration::from_secs(30);
+
+/// Streams that a client may reset before they were looked at; its default of 20 closes connections of
+/// clients that cancel many watches at once.
+const RESETS: usize = 100_000;
+
+/// etcd's own pings of idle clients (etcd: embed/config.go).
+const PING_EVERY: Duration = Duration::from_secs(2 * 3600);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Who calls.
+pub(super) struct Caller {
+    /// The client's address, without its port: the one that wrote a record may delete it over another
+    /// connection.
+    pub(super) peer: String,
+    /// The address that it connected to.
+    pub(super) local: SocketAddr,
+    ending: watch::Receiver<bool>,
+}
+
+impl Caller {
+    /// For a request that came over no connection.
+    pub(super) fn nobody() -> Self {
+        Caller {
+            peer: String::new(),
+            local: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            ending: watch::channel(false).1,
+        }
+    }
+
+    /// Waits until the connection has to end. Streams then end with [`ended`].
+    pub(super) async fn ends(&self) {
+        let mut ending = self.ending.clone();
+        if ending.wait_for(|e| *e).await.is_err() {
+            // Nobody can ask any more; whoever waits beside this goes on.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// What streams end with when their connection has to: clients come back only from Unavailable.
+pub(super) fn ended() -> Status {
+    status(EtcdError::Stopped)
+}
+
+/// Serves a connection until it ends, the gateway stops, or the take-over sends it away.
+pub(super) async fn run(front: Arc<Front>, stream: TcpStream, remote: SocketAddr) {
+    let _ = stream.set_nodelay(true);
+    let local = stream.local_addr().unwrap_or_else(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let (end, ending) = watch::channel(false);
+    let caller = Arc::new(Caller { peer: remote.ip().to_canonical().to_string(), local, ending });
+    let service = service_fn({
+        let (front, caller) = (front.clone(), caller);
+        move |request| answer(front.clone(), caller.clone(), request)
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(u32::MAX)
+        .max_pending_accept_reset_streams(RESETS)
+        .max_local_error_reset_streams(RESETS)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(8 << 20)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut leave = pin!(leave(&front));
+    tokio::select! {
+        done = connection.as_mut() => return gone(remote, done),
+        () = leave.as_mut() => {}
+    }
+    end.send_replace(true);
+    connection.as_mut().graceful_shutdown();
+    if let Ok(done) = tokio::time::timeout(LINGER, connection).await {
+        gone(remote, done);
+    }
+}
+
+fn gone<E: std::fmt::Display>(remote: SocketAddr, done: Result<(), E>) {
+    if let Err(error) = done {
+        tracing::debug!(%remote, %error, "an etcd connection broke");
+    }
+}
+
+/// Waits until the gateway stops, or until it is this connection's turn after the take-over.
+async fn leave(front: &Front) {
+    let mut stopping = front.gateway.stopping();
+    tokio::select! {
+        _ = stopping.wait_for(|s| *s) => {}
+        () = taken_over(front) => {}
+    }
+}
+
+async fn taken_over(front: &Front) {
+    let mut steps = front.gateway.steps();
+    if front.mode() != Mode::Relay {
+        return std::future::pending().await;
+    }
+    while front.mode() == Mode::Relay {
+        if steps.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+    let turn = front.leaving.fetch_add(1, Ordering::Relaxed);
+    tokio::time::sleep(turn_after(turn, front.gateway.config.reconnects_per_s)).await;
+}
+
+/// When the connection with this turn leaves.
+fn turn_after(turn: u64, per_s: u32) -> Duration {
+    Duration::from_millis(turn.saturating_mul(1000) / u64::from(per_s.max(1)))
+}
+
+/// Where a call goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    Kv,
+    Watch,
+    Lease,
+    Cluster,
+    Maintenance,
+    Auth,
+    Health,
+    /// To the legacy cluster, byte for byte.
+    Forward,
+    /// Refused by name.
+    Unknown,
+}
+
+/// The plan of a call by its name.
+fn route(mode: Mode, path: &str) -> Route {
+    let (service, method) = names(path);
+    match (mode, service, method) {
+        // Before the take-over only what changes a registration, or shows addresses, is looked at.
+        (Mode::Relay, "etcdserverpb.KV", "Put" | "DeleteRange" | "Txn") => Route::Kv,
+        (Mode::Relay, "etcdserverpb.Lease", "LeaseGrant" | "LeaseRevoke" | "LeaseKeepAlive") => Route::Lease,
+        (Mode::Relay, "etcdserverpb.Cluster", "MemberList") => Route::Cluster,
+        (Mode::Relay, _, _) => Route::Forward,
+        (_, "etcdserverpb.KV", _) => Route::Kv,
+        (_, "etcdserverpb.Watch", _) => Route::Watch,
+        (_, "etcdserverpb.Lease", _) => Route::Lease,
+        (_, "etcdserverpb.Cluster", _) => Route::Cluster,
+        (_, "grpc.health.v1.Health", _) => Route::Health,
+        (Mode::Embedded, "etcdserverpb.Maintenance", _) => Route::Maintenance,
+        (Mode::Embedded, "etcdserverpb.Auth", _) => Route::Auth,
+        (Mode::Embedded, _, _) => Route::Unknown,
+        (Mode::TakenOver, "etcdserverpb.Maintenance", "Status") => Route::Maintenance,
+        (Mode::TakenOver, _, _) => Route::Forward,
+    }
+}
+
+fn names(path: &str) -> (&str, &str) {
+    path.strip_prefix('/').and_then(|p| p.rsplit_once('/')).unwrap_or((path, ""))
+}
+
+/// The status of a name that nobody serves, in grpc-go's words.
+fn unknown(path: &str) -> Status {
+    let (service, _) = names(path);
+    Status::unimplemented(format!("unknown service {service}"))
+}
+
+async fn answer(
+    front: Arc<Front>,
+    caller: Arc<Caller>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let is_grpc = request
+        .headers()
+        .get(hyper::header::CONTENT_TYPE)
+        .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
+    if !is_grpc {
+        return Ok(http::answer(&front, &request));
+    }
+    request.extensions_mut().insert(caller);
+    let mode = front.mode();
+    let limit = if mode == Mode::Embedded { MAX_MESSAGE } else { relay::MAX_MESSAGE };
+    let api = Api(front.clone());
+    let response = match route(mode, request.uri().path()) {
+        Route::Kv => KvServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
+        Route::Watch => WatchServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
+        Route::Lease => LeaseServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
+        Route::Cluster => ClusterServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
+        Route::Maintenance => MaintenanceServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
+        Route::Auth => AuthServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
+        Route::Health => Ok(health::answer(request).await),
+        Route::Forward => Ok(relay::forward(front, request).await),
+        Route::Unknown => Ok(unknown(request.uri().path()).into_http()),
+    };
+    response.map(too_long)
+}
+
+/// tonic answers a message above the limit with OutOfRange; grpc-go, and so etcd, with ResourceExhausted.
+fn too_long(response: Response<Body>) -> Response<Body> {
+    match Status::from_header_map(response.headers()) {
+        Some(status) if status.code() == Code::OutOfRange => match lengths(status.message()) {
+            Some((found, limit)) => {
+                let text = format!("grpc: received message larger than max ({found} vs. {limit})");
+                Status::resource_exhausted(text).into_http()
+            }
+            None => response,
+        },
+        _ => response,
+    }
+}
+
+/// The two numbers of tonic's text.
+fn lengths(message: &str) -> Option<(u64, u64)> {
+    let rest = message.strip_prefix("Error, decoded message length too large: found ")?;
+    let (found, rest) = rest.split_once(" bytes, the limit is: ")?;
+    let limit = rest.strip_suffix(" bytes")?;
+    Some((found.parse().ok()?, limit.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_the_take_over_all_else_is_passed_on() {
+        let check = |mode, path, want| assert_eq!(route(mode, path), want, "{mode:?} {path}");
+        for (path, relay, embedded, taken_over) in [
+            ("/etcdserverpb.KV/Range", Route::Forward, Route::Kv, Route::Kv),
+            ("/etcdserverpb.KV/Put", Route::Kv, Route::Kv, Route::Kv),
+            ("/etcdserverpb.KV/Txn", Route::Kv, Route::Kv, Route::Kv),
+            ("/etcdserverpb.KV/Compact", Route::Forward, Route::Kv, Route::Kv),
+            ("/etcdserverpb.Watch/Watch", Route::Forward, Route::Watch, Route::Watch),
+            ("/etcdserverpb.Lease/LeaseKeepAlive", Route::Lease, Route::Lease, Route::Lease),
+            ("/etcdserverpb.Lease/LeaseLeases", Route::Forward, Route::Lease, Route::Lease),
+            ("/etcdserverpb.Cluster/MemberList", Route::Cluster, Route::Cluster, Route::Cluster),
+            ("/etcdserverpb.Cluster/MemberAdd", Route::Forward, Route::Cluster, Route::Cluster),
+            ("/etcdserverpb.Maintenance/Status", Route::Forward, Route::Maintenance, Route::Maintenance),
+            ("/etcdserverpb.Maintenance/Snapshot", Route::Forward, Route::Maintenance, Route::Forward),
+            ("/etcdserverpb.Auth/Authenticate", Route::Forward, Route::Auth, Route::Forward),
+            ("/v3lockpb.Lock/Lock", Route::Forward, Route::Unknown, Route::Forward),
+            ("/grpc.health.v1.Health/Check", Route::Forward, Route::Health, Route::Health),
+            ("/nobody.Knows/This", Route::Forward, Route::Unknown, Route::Forward),
+            ("nonsense", Route::Forward, Route::Unknown, Route::Forward),
+        ] {
+            check(Mode::Relay, path, relay);
+            check(Mode::Embedded, path, embedded);
+            check(Mode::TakenOver, path, taken_over);
+        }
+    }
+
+    #[test]
+    fn a_message_above_the_limit_is_named_as_grpc_go_does() {
+        let tonics = "Error, decoded message length too large: found 3000000 bytes, the limit is: 2097152 bytes";
+        let answered = too_long(Status::out_of_range(tonics).into_http());
+        let status = Status::from_header_map(answered.headers()).expect("a status");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(status.message(), "grpc: received message larger than max (3000000 vs. 2097152)");
+        let compacted = super::status(EtcdError::Compacted).into_http();
+        let kept = Status::from_header_map(too_long(compacted).headers()).expect("a status");
+        assert_eq!(kept.code(), Code::OutOfRange);
+    }
+
+    #[test]
+    fn connections_leave_at_the_configured_pace() {
+        for (turn, per_s, ms) in [(0, 200, 0), (1, 200, 5), (200, 200, 1000), (3, 0, 3000)] {
+            assert_eq!(turn_after(turn, per_s), Duration::from_millis(ms));
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! Lease: grants, renewals and ends.
+//!
+//! Before the take-over the legacy cluster judges leases and the machine only hears of them. After it they
+//! are Causeway's, under the same ids; one that holds general keys is *bound*, and lives as that cluster
+//! says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use causeway_backend::{BackendError, ErrorKind};
+use causeway_backend_etcd::stubs::LeaseClient;
+use causeway_engine::converge::LegacyOwner;
+use causeway_engine::core::Command;
+use causeway_engine::key_space::{KeyCommand, KeyReply};
+use causeway_engine::phase::Acknowledges;
+use causeway_engine::route::Mode;
+use causeway_registry::{LeaseId, StoreKind};
+use causeway_wire::etcd::messages::etcdserverpb as pb;
+use causeway_wire::etcd::{EtcdError, KeepAliveId, LeaseOutput, LeaseStream};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::connection::{Caller, ended};
+use super::general::{answered, backend_error};
+use super::relay::{Responses, upstream_error};
+use super::services::etcdserverpb::lease_server::Lease;
+use super::translate::status;
+use super::{Api, Front, caller, observe, with_metadata};
+use crate::gateway::Over;
+
+/// Keep-alives of one stream without an answer; more wait in the client's window.
+const PENDING: usize = 4096;
+
+/// Answers that a client has not read yet.
+const UNREAD: usize = 64;
+
+/// How long the legacy cluster is waited for where a client waits for the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Ended leases that are remembered, so that the legacy cluster's copy does not bring them back.
+const REMEMBERED: usize = 100_000;
+
+#[tonic::async_trait]
+impl Lease for Api {
+    async fn lease_grant(
+        &self,
+        request: Request<pb::LeaseGrantRequest>,
+    ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
+        let peer = caller(&request).peer.clone();
+        let (metadata, _, grant) = request.into_parts();
+        if self.mode() == Mode::Relay {
+            let granted = answered(lease_client(self)?.lease_grant(with_metadata(&metadata, grant)).await)?;
+            observe::granted(self, granted.get_ref().id, granted.get_ref().ttl).await?;
+            return Ok(granted);
+        }
+        let ttl_s = grant.ttl.max(self.gateway.config.min_lease_ttl_s);
+        loop {
+            let id = if grant.id == 0 { random_id() } else { grant.id };
+            let done = self.write(peer.clone(), KeyCommand::LeaseGrant { id, ttl_s });
+            let header = self.header(done.number);
+            match self.finished(done).await {
+                Ok(KeyReply::LeaseGrant { id, ttl_s }) => {
+                    self.ended.forget(id);
+                    let granted = pb::LeaseGrantResponse { header: Some(header), id, ttl: ttl_s, ..Default::default() };
+                    return Ok(Response::new(granted));
+                }
+                Ok(_) => return Err(Status::internal("the machine answered another question")),
+                Err(error) if grant.id == 0 && error.message() == EtcdError::LeaseExist.message() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<pb::LeaseRevokeRequest>,
+    ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
+        let peer = caller(&request).peer.clone();
+        let (metadata, _, revoke) = request.into_parts();
+        let id = revoke.id;
+        let looked = |front: &Front| {
+            let look = front.gateway.with(|core| {
+                let keys: Vec<Bytes> = core.keys().lease_keys(id).cloned().collect();
+                let first = core.phase().phase().acknowledges() == Acknowledges::Legacy;
+                (core.mode(StoreKind::Etcd), core.keys().lease(id).is_some(), keys, first)
+            });
+            look.0
+        };
+        let (mode, known, keys, legacy_first) = looked(self);
+        match mode {
+            Mode::Embedded => {}
+            Mode::Relay => {
+                let revoked = answered(lease_client(self)?.lease_revoke(with_metadata(&metadata, revoke)).await)?;
+                let mark = revoked.get_ref().header.as_ref().map_or(0, |h| h.revision);
+                observe::over(self, id, keys, mark).await?;
+                return Ok(revoked);
+            }
+            Mode::TakenOver if !known => {
+                return answered(lease_client(self)?.lease_revoke(with_metadata(&metadata, revoke)).await);
+            }
+            // What the legacy cluster acknowledges, and general keys, are gone there before the reply.
+            Mode::TakenOver if legacy_first || self.is_bound(id) => self.revoke_in_legacy(id).await?,
+            Mode::TakenOver => {}
+        }
+        let done = self.write(peer, KeyCommand::LeaseRevoke { id, keep: Vec::new() });
+        self.ended.remember(id);
+        let header = self.header(done.number);
+        self.finished(done).await?;
+        Ok(Response::new(pb::LeaseRevokeResponse { header: Some(header) }))
+    }
+
+    type LeaseKeepAliveStream = Responses<pb::LeaseKeepAliveResponse>;
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let caller = caller(&request);
+        let (metadata, _, inbound) = request.into_parts();
+        let (to_client, responses) = mpsc::channel(UNREAD);
+        if self.mode() == Mode::Relay {
+            // The first answer decides whether there is a stream at all: a refusal has no headers.
+            tokio::spawn(relay_keep_alive(self.clone(), caller, metadata, inbound, to_client));
+        } else {
+            tokio::spawn(keep_alive(self.clone(), caller, inbound, to_client));
+        }
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<pb::LeaseTimeToLiveRequest>,
+    ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let now_ms = self.gateway.now_ms();
+        let (seen, after) = self.gateway.with(|core| {
+            let keys = core.keys();
+            let left = core.ttl_left(LeaseId::lease(asked.id), now_ms);
+            let lease = keys.lease(asked.id).map(|lease| (lease.ttl_s, left, lease.keys.clone()));
+            (core.mode(StoreKind::Etcd), keys.revision(), lease)
+        });
+        self.durable(after).await?;
+        let (mode, revision, lease) = seen;
+        if mode == Mode::Relay || (mode == Mode::TakenOver && lease.is_none() && !self.ended.contains(asked.id)) {
+            return answered(lease_client(self)?.lease_time_to_live(with_metadata(&metadata, asked)).await);
+        }
+        let mut reply = pb::LeaseTimeToLiveResponse {
+            header: Some(self.header(revision)),
+            id: asked.id,
+            ttl: -1,
+            ..Default::default()
+        };
+        if let Some((ttl_s, left, keys)) = lease {
+            reply.ttl = seconds_left(left);
+            reply.granted_ttl = ttl_s;
+            if asked.keys {
+                reply.keys = keys.into_iter().collect();
+                if self.is_bound(asked.id) {
+                    reply.keys.extend(self.general_keys_of(asked.id).await?);
+                    reply.keys.sort();
+                }
+            }
+        }
+        Ok(Response::new(reply))
+    }
+
+    async fn lease_leases(
+        &self,
+        request: Request<pb::LeaseLeasesRequest>,
+    ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let (seen, after) = self.gateway.with(|core| {
+            let keys = core.keys();
+            let ids: Vec<i64> = keys.leases().map(|(id, _)| id).collect();
+            (core.mode(StoreKind::Etcd), keys.revision(), ids)
+        });
+        self.durable(after).await?;
+        let (mode, revision, mut ids) = seen;
+        if mode != Mode::Embedded {
+            let there = answered(lease_client(self)?.lease_leases(with_metadata(&metadata, asked)).await)?;
+            if mode == Mode::Relay {
+                return Ok(there);
+            }
+            ids.extend(there.into_inner().leases.into_iter().map(|l| l.id).filter(|id| !self.ended.contains(*id)));
+            ids.sort_unstable();
+            ids.dedup();
+        }
+        let leases = ids.into_iter().map(|id| pb::LeaseStatus { id }).collect();
+        Ok(Response::new(pb::LeaseLeasesResponse { header: Some(self.header(revision)), leases }))
+    }
+}
+
+/// Positive, and never 0, which means "no lease".
+fn random_id() -> i64 {
+    rand::random_range(1..=i64::MAX)
+}
+
+/// What TimeToLive shows: whole seconds, and at least 1 as long as the lease may still come back.
+fn seconds_left(left_ms: Option<u64>) -> i64 {
+    i64::try_from(left_ms.unwrap_or(0) / 1000).unwrap_or(i64::MAX).max(1)
+}
+
+fn lease_client(front: &Front) -> Result<LeaseClient<Channel>, Status> {
+    Ok(LeaseClient::new(front.upstream()?).max_decoding_message_size(usize::MAX))
+}
+
+/// What became of one renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Renewal {
+    /// Lives, for these seconds from now.
+    Lives(i64),
+    /// Unknown, expired or revoked: answered with TTL 0, and the stream stays.
+    Over,
+    /// Nobody could say.
+    Unknown,
+}
+
+/// Keep-alives that are answered here. Those that have to ask the legacy cluster do not hold up reading,
+/// only the answers behind them.
+async fn keep_alive(
+    front: Api,
+    caller: Arc<Caller>,
+    mut inbound: Streaming<pb::LeaseKeepAliveRequest>,
+    to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
+) {
+    let mut stream = LeaseStream::new(front.identity.ids(), PENDING);
+    let mut asked: FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = (KeepAliveId, Renewal)> + Send>>> =
+        FuturesUnordered::new();
+    let mut open = true;
+    loop {
+        while let Some(output) = stream.poll_output() {
+            let (item, last) = match output {
+                LeaseOutput::Response(response) => (Ok(response), false),
+                LeaseOutput::Fail(error) => (Err(status(error)), true),
+                LeaseOutput::End => return,
+            };
+            if to_client.send(item).await.is_err() || last {
+                return;
+            }
+        }
+        tokio::select! {
+            message = inbound.message(), if open && stream.has_room() => match message {
+                Ok(Some(message)) => {
+                    let id = message.id;
+                    let (revision, after) = front.gateway.with(|core| core.keys().revision());
+                    let request = stream.handle_request(&message, revision);
+                    if front.durable(after).await.is_err() {
+                        stream.failed(request, EtcdError::Stopped);
+                    } else if let Some(renewal) = front.renew_here(id) {
+                        settle(&mut stream, request, renewal);
+                    } else {
+                        let front = front.clone();
+                        asked.push(Box::pin(async move { (request, front.renew_with_legacy(id).await) }));
+                    }
+                }
+                Ok(None) => {
+                    open = false;
+                    stream.half_close();
+                }
+                // The client went away.
+                Err(_) => return,
+            },
+            Some((request, renewal)) = asked.next(), if !asked.is_empty() => settle(&mut stream, request, renewal),
+            () = caller.ends() => {
+                let _ = to_client.send(Err(ended())).await;
+                return;
+            }
+            () = to_client.closed() => return,
+        }
+    }
+}
+
+fn settle(stream: &mut LeaseStream, request: KeepAliveId, renewal: Renewal) {
+    match renewal {
+        Renewal::Lives(ttl_s) => stream.renewed(request, ttl_s),
+        Renewal::Over => stream.missing(request),
+        Renewal::Unknown => stream.failed(request, EtcdError::Timeout),
+    }
+}
+
+/// Keep-alives that the legacy cluster answers, on a stream of its own for each client's.
+async fn relay_keep_alive(
+    front: Api,
+    caller: Arc<Caller>,
+    metadata: tonic::metadata::MetadataMap,
+    mut inbound: Streaming<pb::LeaseKeepAliveRequest>,
+    to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
+) {
+    let (to_legacy, requests) = mpsc::channel(UNREAD);
+    let passing = async {
+        while let Ok(Some(message)) = inbound.message().await {
+            if to_legacy.send(message).await.is_err() {
+                return;
+            }
+        }
+        // The half-close goes on.
+        drop(to_legacy);
+        std::future::pending::<()>().await;
+    };
+    let answering = async {
+        let mut client = lease_client(&front)?;
+        let request = with_metadata(&metadata, ReceiverStream::new(requests));
+        let mut responses = client.lease_keep_alive(request).await.map_err(upstream_error)?.into_inner();
+        while let Some(response) = responses.message().await.map_err(upstream_error)? {
+            front.relayed_renewal(&response).await?;
+            if to_client.send(Ok(response)).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let end: Result<(), Status> = tokio::select! {
+        end = answering => end,
+        () = passing => Ok(()),
+        () = caller.ends() => Err(ended()),
+        () = to_client.closed() => Ok(()),
+    };
+    if let Err(error) = end {
+        let _ = to_client.send(Err(error)).await;
+    }
+}
+
+impl Front {
+    /// Renews what can be renewed without asking anybody.
+    fn renew_here(&self, id: i64) -> Option<Renewal> {
+        if self.ended.contains(id) {
+            return Some(Renewal::Over);
+        }
+        let embedded = self.mode() == Mode::Embedded;
+        if self.gateway.renew(LeaseId::lease(id)).is_err() {
+            return embedded.then_some(Renewal::Over);
+        }
+        let granted = self.gateway.with(|core| core.keys().lease(id).map(|l| l.ttl_s)).0;
+        let Some(ttl_s) = granted else { return Some(Renewal::Over) };
+        if embedded {
+            return Some(Renewal::Lives(ttl_s));
+        }
+        if self.is_bound(id) {
+            return None;
+        }
+        if let Some(leases) = &self.legacy.leases {
+            leases.renewed(&self.gateway, id);
+        }
+        Some(Renewal::Lives(ttl_s))
+    }
+
+    /// Renews a lease that the legacy cluster has to confirm, or that only it may know.
+    async fn renew_with_legacy(&self, id: i64) -> Renewal {
+        let bound = self.is_bound(id);
+        let asked = async {
+            if bound {
+                let Some(leases) = &self.legacy.leases else { return Ok(None) };
+                let ttl = leases.renew_bound(id).await?;
+                return Ok(Some(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)));
+            }
+            self.adopt(id).await
+        };
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(Some(ttl_s))) => Renewal::Lives(ttl_s),
+            Ok(Ok(None)) => Renewal::Over,
+            Ok(Err(error)) if error.kind() == ErrorKind::LeaseGone => Renewal::Over,
+            // The lease is not known here. Where registrations live without the legacy cluster, that is the
+            // answer; a stream that ended would cost the client's other leases their beats.
+            _ if !bound && self.acknowledges() == Acknowledges::New => Renewal::Over,
+            _ => Renewal::Unknown,
+        }
+    }
+
+    /// Takes over a lease that the legacy cluster gave to a client before; gives its granted seconds, or
+    /// `None` when there is no such lease.
+    async fn adopt(&self, id: i64) -> Result<Option<i64>, BackendError> {
+        let (Some(upstream), Some(leases)) = (&self.legacy.etcd_upstream, &self.legacy.leases) else {
+            return Ok(None);
+        };
+        if self.ended.contains(id) {
+            return Ok(None);
+        }
+        let Some(found) = upstream.time_to_live(id, false).await? else { return Ok(None) };
+        let ttl_s = i64::try_from(found.granted.as_secs()).unwrap_or(i64::MAX).max(1);
+        self.gateway.apply(Command::AdoptLease { id, ttl_s });
+        leases.confirmed(id);
+        leases.renewed(&self.gateway, id);
+        Ok(Some(ttl_s))
+    }
+
+    /// Before a write that names a lease: one that only the legacy cluster knows is taken over. Otherwise
+    /// the key space says that it does not exist.
+    pub(super) async fn know_lease(&self, id: i64) {
+        if id == 0 || self.mode() != Mode::TakenOver {
+            return;
+        }
+        if self.gateway.with(|core| core.keys().lease(id).is_some()).0 {
+            return;
+        }
+        if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, self.adopt(id)).await {
+            tracing::debug!(lease = format!("{id:x}"), %error, "a lease cannot be asked of the legacy etcd");
+        }
+    }
+}
+
+impl Front {
+    fn acknowledges(&self) -> Acknowledges {
+        self.gateway.with(|core| core.phase().phase().acknowledges()).0
+    }
+
+    fn is_bound(&self, id: i64) -> bool {
+        self.legacy.leases.as_ref().is_some_and(|leases| leases.is_bound(id))
+    }
+
+    /// Whether a put of this key under this lease binds the lease to the legacy cluster.
+    pub(super) fn has_general(&self, lease: i64, key: &[u8]) -> bool {
+        lease != 0 && !self.owns(key)
+    }
+
+    pub(super) fn bind_lease(&self, id: i64) {
+        if let Some(leases) = &self.legacy.leases {
+            leases.bind(id);
+        }
+    }
+
+    /// Before a write in the legacy cluster under a lease of ours: it has to be there too.
+    pub(super) async fn ensure_lease(&self, id: i64) -> Result<(), Status> {
+        let Some(leases) = &self.legacy.leases else { return Ok(()) };
+        // One that is not known here is that cluster's to judge.
+        if id == 0 || self.gateway.with(|core| core.keys().lease(id).is_none()).0 {
+            return Ok(());
+        }
+        leases.ensure(&self.gateway, id).await.map_err(|error| backend_error(&error))
+    }
+
+    async fn revoke_in_legacy(&self, id: i64) -> Result<(), Status> {
+        let (Some(upstream), Some(leases)) = (&self.legacy.etcd_upstream, &self.legacy.leases) else {
+            return Ok(());
+        };
+        if leases.state(id) == LegacyOwner::Gone {
+            return Ok(());
+        }
+        match upstream.revoke(id).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::LeaseGone => Ok(()),
+            Err(error) => Err(backend_error(&error)),
+        }
+    }
+
+    async fn general_keys_of(&self, id: i64) -> Result<Vec<Bytes>, Status> {
+        let Some(upstream) = &self.legacy.etcd_upstream else { return Ok(Vec::new()) };
+        let found = upstream.time_to_live(id, true).await.map_err(|error| backend_error(&error))?;
+        let keys = found.map(|f| f.keys).unwrap_or_default();
+        Ok(keys.into_iter().filter(|key| !self.owns(key)).collect())
+    }
+
+    /// What a renewal by the legacy cluster says to the machine.
+    async fn relayed_renewal(&self, response: &pb::LeaseKeepAliveResponse) -> Result<(), Status> {
+        let (mode, known) = self
+            .gateway
+            .with(|core| (core.mode(StoreKind::Etcd), core.keys().lease(response.id).is_some()))
+            .0;
+        match (response.ttl > 0, known) {
+            // Granted elsewhere, before this gateway.
+            (true, false) if !self.ended.contains(response.id) => {
+                observe::granted(self, response.id, response.ttl).await?;
+            }
+            (false, true) if mode == Mode::Relay => observe::over(self, response.id, Vec::new(), 0).await?,
+            _ => {}
+        }
+        // Between the take-over and the end of this connection the lease is ours to keep.
+        if response.ttl > 0 && mode != Mode::Relay {
+            let _ = self.gateway.renew(LeaseId::lease(response.id));
+        }
+        Ok(())
+    }
+}
+
+/// Leases that ended here, as far back as matters.
+#[derive(Default)]
+pub(super) struct Ended(parking_lot::Mutex<Ring>);
+
+#[derive(Default)]
+struct Ring {
+    order: std::collections::VecDeque<i64>,
+    ids: std::collections::HashSet<i64>,
+}
+
+impl Ended {
+    pub(super) fn remember(&self, id: i64) {
+        let mut ring = self.0.lock();
+        if ring.ids.insert(id) {
+            ring.order.push_back(id);
+        }
+        if ring.order.len() > REMEMBERED {
+            if let Some(oldest) = ring.order.pop_front() {
+                ring.ids.remove(&oldest);
+            }
+        }
+    }
+
+    /// The id was granted anew.
+    fn forget(&self, id: i64) {
+        let mut ring = self.0.lock();
+        if ring.ids.remove(&id) {
+            ring.order.retain(|other| *other != id);
+        }
+    }
+
+    fn contains(&self, id: i64) -> bool {
+        self.0.lock().ids.contains(&id)
+    }
+}
+
+/// Remembers leases that end, until the gateway stops.
+pub(super) async fn follow_over(front: Arc<Front>) {
+    let mut stopping = front.gateway.stopping();
+    let mut over = front.gateway.over();
+    loop {
+        tokio::select! {
+            news = over.recv() => match news {
+                Ok(Over::Lease { id, .. }) => front.ended.remember(id),
+                Ok(Over::Session { .. }) | Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
+                Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+            },
+            _ = stopping.wait_for(|s| *s) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_time_to_live_shows() {
+        for (left_ms, shown) in [(Some(59_999), 59), (Some(1000), 1), (Some(999), 1), (Some(0), 1), (None, 1)] {
+            assert_eq!(seconds_left(left_ms), shown, "{left_ms:?}");
+        }
+    }
+
+    #[test]
+    fn ended_leases_are_remembered_within_a_bound() {
+        let ended = Ended::default();
+        for id in 0..REMEMBERED as i64 + 1 {
+            ended.remember(id);
+        }
+        assert!(!ended.contains(0) && ended.contains(1) && ended.contains(REMEMBERED as i64));
+        ended.forget(1);
+        assert!(!ended.contains(1) && ended.contains(2));
+    }
+}
