@@ -22,7 +22,8 @@ impl Cluster for Api {
         let (metadata, _, list) = request.into_parts();
         if self.mode() == Mode::Relay {
             let client = ClusterClient::new(self.upstream()?);
-            let there = answered({ client }.member_list(with_metadata(&metadata, list)).await)?.into_inner();
+            let there = answered({ client }.member_list(with_metadata(&metadata, list)).await)?
+                .into_inner();
             return Ok(Response::new(instead(there, urls)));
         }
         let ids = self.identity.ids();
@@ -65,7 +66,12 @@ impl Cluster for Api {
 /// The list with this gateway in the place of the members, under the id that headers carry.
 fn instead(there: pb::MemberListResponse, urls: Vec<String>) -> pb::MemberListResponse {
     let answering = there.header.as_ref().map_or(0, |h| h.member_id);
-    let name = there.members.into_iter().find(|m| m.id == answering).map(|m| m.name).filter(|n| !n.is_empty());
+    let name = there
+        .members
+        .into_iter()
+        .find(|m| m.id == answering)
+        .map(|m| m.name)
+        .filter(|n| !n.is_empty());
     pb::MemberListResponse {
         members: vec![member(answering, name.unwrap_or_else(|| NAME.into()), urls)],
         header: there.header,
@@ -73,7 +79,13 @@ fn instead(there: pb::MemberListResponse, urls: Vec<String>) -> pb::MemberListRe
 }
 
 fn member(id: u64, name: String, urls: Vec<String>) -> pb::Member {
-    pb::Member { id, name, peer_ur_ls: urls.clone(), client_ur_ls: urls, is_learner: false }
+    pb::Member {
+        id,
+        name,
+        peer_ur_ls: urls.clone(),
+        client_ur_ls: urls,
+        is_learner: false,
+    }
 }
 
 fn refused(method: &str) -> Status {
@@ -88,15 +100,27 @@ mod tests {
 
     #[test]
     fn only_the_gateway_is_shown_under_the_id_of_the_header() {
-        let legacy = |id, name: &str| member(id, name.into(), vec![format!("http://legacy-{id}:2379")]);
-        let header = Some(pb::ResponseHeader { cluster_id: 1, member_id: 3, revision: 0, raft_term: 2 });
+        let legacy =
+            |id, name: &str| member(id, name.into(), vec![format!("http://legacy-{id}:2379")]);
+        let header = Some(pb::ResponseHeader {
+            cluster_id: 1,
+            member_id: 3,
+            revision: 0,
+            raft_term: 2,
+        });
         let gateway = || vec!["http://gateway:2379".to_owned()];
         for (members, name) in [
             (vec![legacy(2, "b"), legacy(3, "c")], "c"),
             (vec![legacy(2, "b"), legacy(3, "")], "causeway"),
             (vec![], "causeway"),
         ] {
-            let shown = instead(pb::MemberListResponse { header: header.clone(), members }, gateway());
+            let shown = instead(
+                pb::MemberListResponse {
+                    header: header.clone(),
+                    members,
+                },
+                gateway(),
+            );
             assert_eq!(shown.members, [member(3, name.into(), gateway())]);
             assert_eq!(shown.header, header);
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use causeway_engine::route::Mode;
 use causeway_wire::etcd::EtcdError;
-use hyper::http::{Request, Response};
 use hyper::body::Incoming;
+use hyper::http::{Request, Response};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -85,15 +85,24 @@ pub(super) fn ended() -> Status {
 /// Serves a connection until it ends, the gateway stops, or the take-over sends it away.
 pub(super) async fn run(front: Arc<Front>, stream: TcpStream, remote: SocketAddr) {
     let _ = stream.set_nodelay(true);
-    let local = stream.local_addr().unwrap_or_else(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let local = stream
+        .local_addr()
+        .unwrap_or_else(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let (end, ending) = watch::channel(false);
-    let caller = Arc::new(Caller { peer: remote.ip().to_canonical().to_string(), local, ending });
+    let caller = Arc::new(Caller {
+        peer: remote.ip().to_canonical().to_string(),
+        local,
+        ending,
+    });
     let service = service_fn({
         let (front, caller) = (front.clone(), caller);
         move |request| answer(front.clone(), caller.clone(), request)
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -173,7 +182,9 @@ fn route(mode: Mode, path: &str) -> Route {
     match (mode, service, method) {
         // Before the take-over only what changes a registration, or shows addresses, is looked at.
         (Mode::Relay, "etcdserverpb.KV", "Put" | "DeleteRange" | "Txn") => Route::Kv,
-        (Mode::Relay, "etcdserverpb.Lease", "LeaseGrant" | "LeaseRevoke" | "LeaseKeepAlive") => Route::Lease,
+        (Mode::Relay, "etcdserverpb.Lease", "LeaseGrant" | "LeaseRevoke" | "LeaseKeepAlive") => {
+            Route::Lease
+        }
         (Mode::Relay, "etcdserverpb.Cluster", "MemberList") => Route::Cluster,
         (Mode::Relay, _, _) => Route::Forward,
         (_, "etcdserverpb.KV", _) => Route::Kv,
@@ -190,7 +201,9 @@ fn route(mode: Mode, path: &str) -> Route {
 }
 
 fn names(path: &str) -> (&str, &str) {
-    path.strip_prefix('/').and_then(|p| p.rsplit_once('/')).unwrap_or((path, ""))
+    path.strip_prefix('/')
+        .and_then(|p| p.rsplit_once('/'))
+        .unwrap_or((path, ""))
 }
 
 /// The status of a name that nobody serves, in grpc-go's words.
@@ -213,15 +226,49 @@ async fn answer(
     }
     request.extensions_mut().insert(caller);
     let mode = front.mode();
-    let limit = if mode == Mode::Embedded { MAX_MESSAGE } else { relay::MAX_MESSAGE };
+    let limit = if mode == Mode::Embedded {
+        MAX_MESSAGE
+    } else {
+        relay::MAX_MESSAGE
+    };
     let api = Api(front.clone());
     let response = match route(mode, request.uri().path()) {
-        Route::Kv => KvServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
-        Route::Watch => WatchServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
-        Route::Lease => LeaseServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
-        Route::Cluster => ClusterServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
-        Route::Maintenance => MaintenanceServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
-        Route::Auth => AuthServer::new(api).max_decoding_message_size(limit).oneshot(request).await,
+        Route::Kv => {
+            KvServer::new(api)
+                .max_decoding_message_size(limit)
+                .oneshot(request)
+                .await
+        }
+        Route::Watch => {
+            WatchServer::new(api)
+                .max_decoding_message_size(limit)
+                .oneshot(request)
+                .await
+        }
+        Route::Lease => {
+            LeaseServer::new(api)
+                .max_decoding_message_size(limit)
+                .oneshot(request)
+                .await
+        }
+        Route::Cluster => {
+            ClusterServer::new(api)
+                .max_decoding_message_size(limit)
+                .oneshot(request)
+                .await
+        }
+        Route::Maintenance => {
+            MaintenanceServer::new(api)
+                .max_decoding_message_size(limit)
+                .oneshot(request)
+                .await
+        }
+        Route::Auth => {
+            AuthServer::new(api)
+                .max_decoding_message_size(limit)
+                .oneshot(request)
+                .await
+        }
         Route::Health => Ok(health::answer(request).await),
         Route::Forward => Ok(relay::forward(front, request).await),
         Route::Unknown => Ok(unknown(request.uri().path()).into_http()),
@@ -259,21 +306,86 @@ mod tests {
     fn before_the_take_over_all_else_is_passed_on() {
         let check = |mode, path, want| assert_eq!(route(mode, path), want, "{mode:?} {path}");
         for (path, relay, embedded, taken_over) in [
-            ("/etcdserverpb.KV/Range", Route::Forward, Route::Kv, Route::Kv),
+            (
+                "/etcdserverpb.KV/Range",
+                Route::Forward,
+                Route::Kv,
+                Route::Kv,
+            ),
             ("/etcdserverpb.KV/Put", Route::Kv, Route::Kv, Route::Kv),
             ("/etcdserverpb.KV/Txn", Route::Kv, Route::Kv, Route::Kv),
-            ("/etcdserverpb.KV/Compact", Route::Forward, Route::Kv, Route::Kv),
-            ("/etcdserverpb.Watch/Watch", Route::Forward, Route::Watch, Route::Watch),
-            ("/etcdserverpb.Lease/LeaseKeepAlive", Route::Lease, Route::Lease, Route::Lease),
-            ("/etcdserverpb.Lease/LeaseLeases", Route::Forward, Route::Lease, Route::Lease),
-            ("/etcdserverpb.Cluster/MemberList", Route::Cluster, Route::Cluster, Route::Cluster),
-            ("/etcdserverpb.Cluster/MemberAdd", Route::Forward, Route::Cluster, Route::Cluster),
-            ("/etcdserverpb.Maintenance/Status", Route::Forward, Route::Maintenance, Route::Maintenance),
-            ("/etcdserverpb.Maintenance/Snapshot", Route::Forward, Route::Maintenance, Route::Forward),
-            ("/etcdserverpb.Auth/Authenticate", Route::Forward, Route::Auth, Route::Forward),
-            ("/v3lockpb.Lock/Lock", Route::Forward, Route::Unknown, Route::Forward),
-            ("/grpc.health.v1.Health/Check", Route::Forward, Route::Health, Route::Health),
-            ("/nobody.Knows/This", Route::Forward, Route::Unknown, Route::Forward),
+            (
+                "/etcdserverpb.KV/Compact",
+                Route::Forward,
+                Route::Kv,
+                Route::Kv,
+            ),
+            (
+                "/etcdserverpb.Watch/Watch",
+                Route::Forward,
+                Route::Watch,
+                Route::Watch,
+            ),
+            (
+                "/etcdserverpb.Lease/LeaseKeepAlive",
+                Route::Lease,
+                Route::Lease,
+                Route::Lease,
+            ),
+            (
+                "/etcdserverpb.Lease/LeaseLeases",
+                Route::Forward,
+                Route::Lease,
+                Route::Lease,
+            ),
+            (
+                "/etcdserverpb.Cluster/MemberList",
+                Route::Cluster,
+                Route::Cluster,
+                Route::Cluster,
+            ),
+            (
+                "/etcdserverpb.Cluster/MemberAdd",
+                Route::Forward,
+                Route::Cluster,
+                Route::Cluster,
+            ),
+            (
+                "/etcdserverpb.Maintenance/Status",
+                Route::Forward,
+                Route::Maintenance,
+                Route::Maintenance,
+            ),
+            (
+                "/etcdserverpb.Maintenance/Snapshot",
+                Route::Forward,
+                Route::Maintenance,
+                Route::Forward,
+            ),
+            (
+                "/etcdserverpb.Auth/Authenticate",
+                Route::Forward,
+                Route::Auth,
+                Route::Forward,
+            ),
+            (
+                "/v3lockpb.Lock/Lock",
+                Route::Forward,
+                Route::Unknown,
+                Route::Forward,
+            ),
+            (
+                "/grpc.health.v1.Health/Check",
+                Route::Forward,
+                Route::Health,
+                Route::Health,
+            ),
+            (
+                "/nobody.Knows/This",
+                Route::Forward,
+                Route::Unknown,
+                Route::Forward,
+            ),
             ("nonsense", Route::Forward, Route::Unknown, Route::Forward),
         ] {
             check(Mode::Relay, path, relay);
@@ -288,7 +400,10 @@ mod tests {
         let answered = too_long(Status::out_of_range(tonics).into_http());
         let status = Status::from_header_map(answered.headers()).expect("a status");
         assert_eq!(status.code(), Code::ResourceExhausted);
-        assert_eq!(status.message(), "grpc: received message larger than max (3000000 vs. 2097152)");
+        assert_eq!(
+            status.message(),
+            "grpc: received message larger than max (3000000 vs. 2097152)"
+        );
         let compacted = super::status(EtcdError::Compacted).into_http();
         let kept = Status::from_header_map(too_long(compacted).headers()).expect("a status");
         assert_eq!(kept.code(), Code::OutOfRange);

@@ -14,12 +14,16 @@ use super::{Front, union, with_metadata};
 
 /// Answers of any size: the legacy cluster bounds them.
 pub(super) fn kv(front: &Front) -> Result<KvClient<Channel>, Status> {
-    Ok(KvClient::new(front.upstream()?).max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX))
+    Ok(KvClient::new(front.upstream()?)
+        .max_decoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX))
 }
 
 /// An answer without the headers of its hop.
 pub(super) fn answered<T>(response: Result<Response<T>, Status>) -> Result<Response<T>, Status> {
-    response.map(|r| Response::new(r.into_inner())).map_err(upstream_error)
+    response
+        .map(|r| Response::new(r.into_inner()))
+        .map_err(upstream_error)
 }
 
 /// What the gateway's own calls on the legacy cluster failed with, as the client gets it.
@@ -27,7 +31,9 @@ pub(super) fn backend_error(error: &BackendError) -> Status {
     match error.kind() {
         ErrorKind::LeaseGone => status(EtcdError::LeaseNotFound),
         ErrorKind::Denied => status(EtcdError::PermissionDenied),
-        _ => Status::unavailable(format!("causeway: the legacy etcd cannot be reached: {error}")),
+        _ => Status::unavailable(format!(
+            "causeway: the legacy etcd cannot be reached: {error}"
+        )),
     }
 }
 
@@ -46,7 +52,10 @@ pub(super) async fn put(
 ) -> Result<Response<pb::PutResponse>, Status> {
     let bound = front.has_general(put.lease, &put.key);
     front.ensure_lease(put.lease).await?;
-    let (lease, response) = (put.lease, answered(kv(front)?.put(with_metadata(metadata, put)).await)?);
+    let (lease, response) = (
+        put.lease,
+        answered(kv(front)?.put(with_metadata(metadata, put)).await)?,
+    );
     if bound {
         front.bind_lease(lease);
     }
@@ -58,7 +67,11 @@ pub(super) async fn delete(
     metadata: &MetadataMap,
     delete: pb::DeleteRangeRequest,
 ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
-    answered(kv(front)?.delete_range(with_metadata(metadata, delete)).await)
+    answered(
+        kv(front)?
+            .delete_range(with_metadata(metadata, delete))
+            .await,
+    )
 }
 
 pub(super) async fn txn(
@@ -84,5 +97,9 @@ pub(super) async fn compact(
     metadata: &MetadataMap,
     compaction: pb::CompactionRequest,
 ) -> Result<Response<pb::CompactionResponse>, Status> {
-    answered(kv(front)?.compact(with_metadata(metadata, compaction)).await)
+    answered(
+        kv(front)?
+            .compact(with_metadata(metadata, compaction))
+            .await,
+    )
 }

@@ -3,9 +3,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hyper::http::{Request, Response};
 use futures::{Stream, StreamExt, stream};
 use hyper::body::Incoming;
+use hyper::http::{Request, Response};
 use tonic::body::Body;
 use tonic::server::{ServerStreamingService, UnaryService};
 use tonic::{Status, codegen::BoxFuture};
@@ -34,7 +34,10 @@ pub(super) async fn answer(request: Request<Incoming>) -> Response<Body> {
     match request.uri().path() {
         "/grpc.health.v1.Health/Check" => grpc.unary(Check, request).await,
         "/grpc.health.v1.Health/Watch" => grpc.server_streaming(Watch, request).await,
-        path => Status::unimplemented(format!("unknown method {path} for service grpc.health.v1.Health")).into_http(),
+        path => Status::unimplemented(format!(
+            "unknown method {path} for service grpc.health.v1.Health"
+        ))
+        .into_http(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The HTTP routes that stand beside gRPC on etcd's port.
 
-use hyper::http::{Method, Request, Response, StatusCode, header};
 use causeway_engine::route::Mode;
 use causeway_registry::StoreKind;
+use hyper::http::{Method, Request, Response, StatusCode, header};
 use serde_json::json;
 use tonic::body::Body;
 
@@ -13,21 +13,42 @@ pub(super) fn answer<B>(front: &Front, request: &Request<B>) -> Response<Body> {
     let reply = match request.uri().path() {
         "/version" => json_reply(version(front)),
         "/health" => health(front),
-        "/livez" | "/livez/serializable_read" | "/readyz" | "/readyz/serializable_read" | "/readyz/data_corruption" => {
+        "/livez"
+        | "/livez/serializable_read"
+        | "/readyz"
+        | "/readyz/serializable_read"
+        | "/readyz/data_corruption" => {
             text(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
         }
-        "/metrics" => text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics(front)),
-        _ => return text(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n".into()),
+        "/metrics" => text(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            metrics(front),
+        ),
+        _ => {
+            return text(
+                StatusCode::NOT_FOUND,
+                "text/plain; charset=utf-8",
+                "404 page not found\n".into(),
+            );
+        }
     };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", "Method Not Allowed\n".into());
+        return text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "text/plain; charset=utf-8",
+            "Method Not Allowed\n".into(),
+        );
     }
     reply
 }
 
 /// While the legacy cluster answers everything, its health is the port's.
 fn health(front: &Front) -> Response<Body> {
-    let looked = front.gateway.with(|core| (core.mode(StoreKind::Etcd), core.feed(StoreKind::Etcd))).0;
+    let looked = front
+        .gateway
+        .with(|core| (core.mode(StoreKind::Etcd), core.feed(StoreKind::Etcd)))
+        .0;
     match looked {
         (Mode::Relay, Some((false, trouble))) => {
             let reason = trouble.unwrap_or_else(|| "the legacy etcd was not read yet".into());
@@ -59,23 +80,57 @@ fn metrics(front: &Front) -> String {
         .gateway
         .with(|core| {
             let keys = core.keys();
-            let (revision, len, leases, bytes) =
-                (keys.revision(), keys.len(), keys.leases().count(), keys.history_bytes());
+            let (revision, len, leases, bytes) = (
+                keys.revision(),
+                keys.len(),
+                keys.leases().count(),
+                keys.history_bytes(),
+            );
             (revision, len, leases, core.key_watches().0.len(), bytes)
         })
         .0;
     let relayed = front.mode() == Mode::Relay;
     let mut out = String::new();
     let mut gauge = |name: &str, help: &str, value: String| {
-        out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
+        out.push_str(&format!(
+            "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"
+        ));
     };
-    gauge("etcd_server_has_leader", "Whether requests are answered.", "1".into());
-    gauge("etcd_debugging_mvcc_current_revision", "The current revision of the key space here.", revision.to_string());
-    gauge("etcd_debugging_mvcc_keys_total", "Keys in the key space here.", keys.to_string());
-    gauge("etcd_debugging_mvcc_watcher_total", "Watches served from the key space here.", watches.to_string());
-    gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "About the bytes that the history takes.", bytes.to_string());
-    gauge("causeway_etcd_leases", "Leases known here.", leases.to_string());
-    gauge("causeway_etcd_relayed", "Whether the legacy cluster answers everything.", u8::from(relayed).to_string());
+    gauge(
+        "etcd_server_has_leader",
+        "Whether requests are answered.",
+        "1".into(),
+    );
+    gauge(
+        "etcd_debugging_mvcc_current_revision",
+        "The current revision of the key space here.",
+        revision.to_string(),
+    );
+    gauge(
+        "etcd_debugging_mvcc_keys_total",
+        "Keys in the key space here.",
+        keys.to_string(),
+    );
+    gauge(
+        "etcd_debugging_mvcc_watcher_total",
+        "Watches served from the key space here.",
+        watches.to_string(),
+    );
+    gauge(
+        "etcd_mvcc_db_total_size_in_use_in_bytes",
+        "About the bytes that the history takes.",
+        bytes.to_string(),
+    );
+    gauge(
+        "causeway_etcd_leases",
+        "Leases known here.",
+        leases.to_string(),
+    );
+    gauge(
+        "causeway_etcd_relayed",
+        "Whether the legacy cluster answers everything.",
+        u8::from(relayed).to_string(),
+    );
     out
 }
 
@@ -86,7 +141,9 @@ fn json_reply(body: String) -> Response<Body> {
 fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
     let mut response = Response::new(Body::new(axum::body::Body::from(body)));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     response
 }
 
@@ -96,7 +153,12 @@ mod tests {
 
     #[test]
     fn the_clusters_version_is_the_minor_one() {
-        for (server, cluster) in [("3.5.21", "3.5.0"), ("3.4.23", "3.4.0"), ("3.6.0-rc.1", "3.6.0"), ("4", "4")] {
+        for (server, cluster) in [
+            ("3.5.21", "3.5.0"),
+            ("3.4.23", "3.4.0"),
+            ("3.6.0-rc.1", "3.6.0"),
+            ("4", "4"),
+        ] {
             assert_eq!(cluster_version(server), cluster);
         }
     }

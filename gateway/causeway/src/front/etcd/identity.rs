@@ -22,7 +22,11 @@ const FILE: &str = "etcd-identity.json";
 
 /// Without a legacy cluster. Some clients refuse a cluster id that changes, so it is the same on every
 /// member and after every restart.
-const IDS: ServerIds = ServerIds { cluster_id: 0xca05_e3a1_e7cd_0001, member_id: 0xca05_e3a1_0000_0001, raft_term: 2 };
+const IDS: ServerIds = ServerIds {
+    cluster_id: 0xca05_e3a1_e7cd_0001,
+    member_id: 0xca05_e3a1_0000_0001,
+    raft_term: 2,
+};
 
 /// How often the legacy cluster is asked for its version, which an upgrade changes.
 const ASK_EVERY: Duration = Duration::from_secs(60);
@@ -64,18 +68,29 @@ impl Identity {
             _ => None,
         };
         let saved = file.as_ref().and_then(|f| std::fs::read(f).ok());
-        let known = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_else(|| Known {
-            cluster_id: IDS.cluster_id,
-            member_id: IDS.member_id,
-            raft_term: IDS.raft_term,
-            version: config.etcd_version.clone(),
-        });
-        Identity { known: RwLock::new(known), legacy_revision: AtomicI64::new(0), pairs: Mutex::default(), file }
+        let known = saved
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_else(|| Known {
+                cluster_id: IDS.cluster_id,
+                member_id: IDS.member_id,
+                raft_term: IDS.raft_term,
+                version: config.etcd_version.clone(),
+            });
+        Identity {
+            known: RwLock::new(known),
+            legacy_revision: AtomicI64::new(0),
+            pairs: Mutex::default(),
+            file,
+        }
     }
 
     pub(super) fn ids(&self) -> ServerIds {
         let known = self.known.read();
-        ServerIds { cluster_id: known.cluster_id, member_id: known.member_id, raft_term: known.raft_term }
+        ServerIds {
+            cluster_id: known.cluster_id,
+            member_id: known.member_id,
+            raft_term: known.raft_term,
+        }
     }
 
     pub(super) fn version(&self) -> String {
@@ -117,7 +132,9 @@ impl Identity {
         }
         *self.known.write() = known.clone();
         let Some(file) = &self.file else { return };
-        let saved = serde_json::to_vec(&known).map_err(std::io::Error::other).and_then(|bytes| std::fs::write(file, bytes));
+        let saved = serde_json::to_vec(&known)
+            .map_err(std::io::Error::other)
+            .and_then(|bytes| std::fs::write(file, bytes));
         if let Err(error) = saved {
             tracing::warn!(file = %file.display(), %error, "the legacy etcd's ids cannot be kept; after a restart without it clients would see others");
         }
@@ -128,26 +145,40 @@ impl Identity {
 /// some seconds before. 0 when there is none.
 fn told_by(pairs: &VecDeque<(i64, i64)>, ours: i64) -> i64 {
     let upto = pairs.partition_point(|(known, _)| *known <= ours);
-    upto.checked_sub(1 + SECONDS_UNDER_WAY).and_then(|at| pairs.get(at)).map_or(0, |(_, theirs)| *theirs)
+    upto.checked_sub(1 + SECONDS_UNDER_WAY)
+        .and_then(|at| pairs.get(at))
+        .map_or(0, |(_, theirs)| *theirs)
 }
 
 /// The ids of the first member that answered stay: only one member is shown, and clients must not see it
 /// change with the server that happens to be asked.
 fn learnt(was: &Known, status: &StatusResponse) -> Known {
-    let Some(header) = status.header.as_ref().filter(|h| h.cluster_id != 0) else { return was.clone() };
+    let Some(header) = status.header.as_ref().filter(|h| h.cluster_id != 0) else {
+        return was.clone();
+    };
     let same_cluster = was.cluster_id == header.cluster_id;
     Known {
         cluster_id: header.cluster_id,
-        member_id: if same_cluster { was.member_id } else { header.member_id },
+        member_id: if same_cluster {
+            was.member_id
+        } else {
+            header.member_id
+        },
         raft_term: was.raft_term.max(header.raft_term),
-        version: if status.version.is_empty() { was.version.clone() } else { status.version.clone() },
+        version: if status.version.is_empty() {
+            was.version.clone()
+        } else {
+            status.version.clone()
+        },
     }
 }
 
 /// Keeps the identity up to date until the gateway stops.
 pub(super) async fn follow(front: Arc<Front>) {
     let mut stopping = front.gateway.stopping();
-    let Ok(channel) = front.upstream() else { return };
+    let Ok(channel) = front.upstream() else {
+        return;
+    };
     let mut client = MaintenanceClient::new(channel);
     loop {
         let asked = tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await;
@@ -184,7 +215,14 @@ mod tests {
     #[test]
     fn what_a_client_with_our_number_was_told() {
         let pairs: VecDeque<(i64, i64)> = (1..=10).map(|n| (n * 1000, n)).collect();
-        for (ours, told) in [(500, 0), (5000, 0), (6000, 1), (6999, 1), (10_000, 5), (i64::MAX, 5)] {
+        for (ours, told) in [
+            (500, 0),
+            (5000, 0),
+            (6000, 1),
+            (6999, 1),
+            (10_000, 5),
+            (i64::MAX, 5),
+        ] {
             assert_eq!(told_by(&pairs, ours), told, "{ours}");
         }
     }
@@ -198,14 +236,22 @@ mod tests {
             version: version.into(),
         };
         let status = |cluster_id, member_id, raft_term, version: &str| StatusResponse {
-            header: Some(ResponseHeader { cluster_id, member_id, revision: 1, raft_term }),
+            header: Some(ResponseHeader {
+                cluster_id,
+                member_id,
+                revision: 1,
+                raft_term,
+            }),
             version: version.into(),
             ..StatusResponse::default()
         };
         let fresh = known(1, 2, 2, "3.5.21");
         let first = learnt(&fresh, &status(7, 8, 5, "3.4.23"));
         assert_eq!(first, known(7, 8, 5, "3.4.23"));
-        assert_eq!(learnt(&first, &status(7, 9, 6, "3.5.1")), known(7, 8, 6, "3.5.1"));
+        assert_eq!(
+            learnt(&first, &status(7, 9, 6, "3.5.1")),
+            known(7, 8, 6, "3.5.1")
+        );
         assert_eq!(learnt(&first, &status(0, 9, 6, "3.5.1")), first);
         assert_eq!(learnt(&first, &status(7, 8, 3, "")), first);
     }

@@ -22,15 +22,22 @@ const MAX_REQUEST: usize = 1536 * 1024;
 
 #[tonic::async_trait]
 impl Kv for Api {
-    async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
+    async fn range(
+        &self,
+        request: Request<pb::RangeRequest>,
+    ) -> Result<Response<pb::RangeResponse>, Status> {
         let (metadata, _, range) = request.into_parts();
         if range.key.is_empty() {
             return Err(status(EtcdError::EmptyKey));
         }
         let touches = || self.touches(&range.key, &range.range_end);
         match self.plan(touches, Kind::Read) {
-            Plan::Local | Plan::LocalThenLegacy => self.local_range(&range).await.map(Response::new),
-            Plan::Union => union::range(self, &metadata, &range).await.map(Response::new),
+            Plan::Local | Plan::LocalThenLegacy => {
+                self.local_range(&range).await.map(Response::new)
+            }
+            Plan::Union => union::range(self, &metadata, &range)
+                .await
+                .map(Response::new),
             Plan::Legacy | Plan::LegacyThenCopy | Plan::LegacyThenLocal => {
                 general::range(self, &metadata, range).await
             }
@@ -38,20 +45,32 @@ impl Kv for Api {
         }
     }
 
-    type RangeStreamStream = Pin<Box<dyn Stream<Item = Result<pb::RangeStreamResponse, Status>> + Send>>;
+    type RangeStreamStream =
+        Pin<Box<dyn Stream<Item = Result<pb::RangeStreamResponse, Status>> + Send>>;
 
     async fn range_stream(
         &self,
         _request: Request<pb::RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
         // As every etcd before 3.7; clients fall back to Range.
-        Err(Status::unimplemented("unknown method RangeStream for service etcdserverpb.KV"))
+        Err(Status::unimplemented(
+            "unknown method RangeStream for service etcdserverpb.KV",
+        ))
     }
 
-    async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
+    async fn put(
+        &self,
+        request: Request<pb::PutRequest>,
+    ) -> Result<Response<pb::PutResponse>, Status> {
         let peer = caller(&request).peer.clone();
         let (metadata, _, put) = request.into_parts();
-        let touches = || if self.owns(&put.key) { Touches::Owned } else { Touches::General };
+        let touches = || {
+            if self.owns(&put.key) {
+                Touches::Owned
+            } else {
+                Touches::General
+            }
+        };
         match self.write_plan(touches, &put)? {
             Plan::Local | Plan::LocalThenLegacy | Plan::Union => {
                 self.know_lease(put.lease).await;
@@ -61,7 +80,8 @@ impl Kv for Api {
                 self.know_lease(put.lease).await;
                 let asked = general::put(self, &metadata, put.clone()).await?;
                 let mark = asked.get_ref().header.as_ref().map_or(0, |h| h.revision);
-                self.put_reply(self.acknowledged(peer, translate::put(&put), mark)).await
+                self.put_reply(self.acknowledged(peer, translate::put(&put), mark))
+                    .await
             }
             Plan::Legacy => general::put(self, &metadata, put).await,
             Plan::LegacyThenCopy => observe::put(self, &metadata, put).await,
@@ -81,18 +101,27 @@ impl Kv for Api {
                 let done = self.write(peer, translate::delete(&delete));
                 self.delete_reply(done).await.map(Response::new)
             }
-            Plan::LegacyThenLocal => union::delete(self, peer, &metadata, delete).await.map(Response::new),
+            Plan::LegacyThenLocal => union::delete(self, peer, &metadata, delete)
+                .await
+                .map(Response::new),
             Plan::Legacy => general::delete(self, &metadata, delete).await,
             Plan::LegacyThenCopy => observe::delete(self, &metadata, delete).await,
             Plan::RefuseMixed => Err(refuse_mixed()),
         }
     }
 
-    async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
+    async fn txn(
+        &self,
+        request: Request<pb::TxnRequest>,
+    ) -> Result<Response<pb::TxnResponse>, Status> {
         let peer = caller(&request).peer.clone();
         let (metadata, _, txn) = request.into_parts();
         let touched = || union::touched_by(self, &txn);
-        let kind = if union::writes(&txn) { Kind::Write } else { Kind::Read };
+        let kind = if union::writes(&txn) {
+            Kind::Write
+        } else {
+            Kind::Read
+        };
         let plan = match kind {
             Kind::Write => self.write_plan(touched, &txn)?,
             Kind::Read => self.plan(touched, kind),
@@ -103,9 +132,13 @@ impl Kv for Api {
                     self.know_lease(lease).await;
                 }
                 let op = KeyCommand::Txn(translate::txn(&txn));
-                self.txn_reply(self.write(peer, op)).await.map(Response::new)
+                self.txn_reply(self.write(peer, op))
+                    .await
+                    .map(Response::new)
             }
-            Plan::LegacyThenLocal => union::txn(self, peer, &metadata, &txn).await.map(Response::new),
+            Plan::LegacyThenLocal => union::txn(self, peer, &metadata, &txn)
+                .await
+                .map(Response::new),
             Plan::Legacy => general::txn(self, &metadata, txn).await,
             Plan::LegacyThenCopy => observe::txn(self, &metadata, txn).await,
             Plan::Union | Plan::RefuseMixed => Err(refuse_mixed()),
@@ -121,11 +154,15 @@ impl Kv for Api {
         if self.mode() != Mode::Embedded {
             return general::compact(self, &metadata, compaction).await;
         }
-        let op = KeyCommand::Compact { revision: compaction.revision };
+        let op = KeyCommand::Compact {
+            revision: compaction.revision,
+        };
         let done = self.write(peer, op);
         let header = self.header(done.number);
         self.finished(done).await?;
-        Ok(Response::new(pb::CompactionResponse { header: Some(header) }))
+        Ok(Response::new(pb::CompactionResponse {
+            header: Some(header),
+        }))
     }
 }
 
@@ -137,7 +174,11 @@ impl Front {
     }
 
     /// The same for a write, which is bounded in size where it is judged here.
-    fn write_plan(&self, touches: impl FnOnce() -> Touches, request: &impl Message) -> Result<Plan, Status> {
+    fn write_plan(
+        &self,
+        touches: impl FnOnce() -> Touches,
+        request: &impl Message,
+    ) -> Result<Plan, Status> {
         let plan = self.plan(touches, Kind::Write);
         let judged_by_legacy = matches!(plan, Plan::Legacy | Plan::LegacyThenCopy);
         if !judged_by_legacy && request.encoded_len() > MAX_REQUEST {
@@ -153,7 +194,8 @@ impl Front {
 
     /// Writes to the machine what the legacy cluster has acknowledged at revision `mark`.
     pub(super) fn acknowledged(&self, peer: String, op: KeyCommand, mark: i64) -> Done {
-        self.gateway.apply(Command::KeysAcknowledged { peer, op, mark })
+        self.gateway
+            .apply(Command::KeysAcknowledged { peer, op, mark })
     }
 
     /// The answer to a write, once it may leave.
@@ -172,14 +214,19 @@ impl Front {
 
     pub(super) async fn put_reply(&self, done: Done) -> Result<Response<pb::PutResponse>, Status> {
         match self.finished(done).await? {
-            KeyReply::Put(reply) => Ok(Response::new(translate::put_reply(self.header(reply.revision), &reply))),
+            KeyReply::Put(reply) => Ok(Response::new(translate::put_reply(
+                self.header(reply.revision),
+                &reply,
+            ))),
             _ => Err(another_question()),
         }
     }
 
     pub(super) async fn delete_reply(&self, done: Done) -> Result<pb::DeleteRangeResponse, Status> {
         match self.finished(done).await? {
-            KeyReply::DeleteRange(reply) => Ok(translate::delete_reply(self.header(reply.revision), &reply)),
+            KeyReply::DeleteRange(reply) => {
+                Ok(translate::delete_reply(self.header(reply.revision), &reply))
+            }
             _ => Err(another_question()),
         }
     }
@@ -231,7 +278,12 @@ mod tests {
         check(Mode::Embedded, Kind::Write, Plan::Local);
         check(Mode::Relay, Kind::Read, Plan::Legacy);
         check(Mode::Relay, Kind::Write, Plan::LegacyThenCopy);
-        let owned = plan_of(Mode::TakenOver, Phase::MergeNew, || Touches::Owned, Kind::Write);
+        let owned = plan_of(
+            Mode::TakenOver,
+            Phase::MergeNew,
+            || Touches::Owned,
+            Kind::Write,
+        );
         assert_eq!(owned, Plan::LocalThenLegacy);
     }
 }

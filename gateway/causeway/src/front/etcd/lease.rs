@@ -5,7 +5,6 @@
 //! says.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use causeway_backend::{BackendError, ErrorKind};
@@ -16,31 +15,17 @@ use causeway_engine::key_space::{KeyCommand, KeyReply};
 use causeway_engine::phase::Acknowledges;
 use causeway_engine::route::Mode;
 use causeway_registry::{LeaseId, StoreKind};
+use causeway_wire::etcd::EtcdError;
 use causeway_wire::etcd::messages::etcdserverpb as pb;
-use causeway_wire::etcd::{EtcdError, KeepAliveId, LeaseOutput, LeaseStream};
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::connection::{Caller, ended};
 use super::general::{answered, backend_error};
-use super::relay::{Responses, upstream_error};
+use super::keep_alive::PATIENCE;
+use super::relay::Responses;
 use super::services::etcdserverpb::lease_server::Lease;
-use super::translate::status;
-use super::{Api, Front, caller, observe, with_metadata};
+use super::{Api, Front, caller, keep_alive, observe, with_metadata};
 use crate::gateway::Over;
-
-/// Keep-alives of one stream without an answer; more wait in the client's window.
-const PENDING: usize = 4096;
-
-/// Answers that a client has not read yet.
-const UNREAD: usize = 64;
-
-/// How long the legacy cluster is waited for where a client waits for the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ended leases that are remembered, so that the legacy cluster's copy does not bring them back.
 const REMEMBERED: usize = 100_000;
@@ -54,7 +39,11 @@ impl Lease for Api {
         let peer = caller(&request).peer.clone();
         let (metadata, _, grant) = request.into_parts();
         if self.mode() == Mode::Relay {
-            let granted = answered(lease_client(self)?.lease_grant(with_metadata(&metadata, grant)).await)?;
+            let granted = answered(
+                lease_client(self)?
+                    .lease_grant(with_metadata(&metadata, grant))
+                    .await,
+            )?;
             observe::granted(self, granted.get_ref().id, granted.get_ref().ttl).await?;
             return Ok(granted);
         }
@@ -66,11 +55,17 @@ impl Lease for Api {
             match self.finished(done).await {
                 Ok(KeyReply::LeaseGrant { id, ttl_s }) => {
                     self.ended.forget(id);
-                    let granted = pb::LeaseGrantResponse { header: Some(header), id, ttl: ttl_s, ..Default::default() };
+                    let granted = pb::LeaseGrantResponse {
+                        header: Some(header),
+                        id,
+                        ttl: ttl_s,
+                        ..Default::default()
+                    };
                     return Ok(Response::new(granted));
                 }
                 Ok(_) => return Err(Status::internal("the machine answered another question")),
-                Err(error) if grant.id == 0 && error.message() == EtcdError::LeaseExist.message() => {}
+                Err(error)
+                    if grant.id == 0 && error.message() == EtcdError::LeaseExist.message() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -87,7 +82,12 @@ impl Lease for Api {
             let look = front.gateway.with(|core| {
                 let keys: Vec<Bytes> = core.keys().lease_keys(id).cloned().collect();
                 let first = core.phase().phase().acknowledges() == Acknowledges::Legacy;
-                (core.mode(StoreKind::Etcd), core.keys().lease(id).is_some(), keys, first)
+                (
+                    core.mode(StoreKind::Etcd),
+                    core.keys().lease(id).is_some(),
+                    keys,
+                    first,
+                )
             });
             look.0
         };
@@ -95,23 +95,41 @@ impl Lease for Api {
         match mode {
             Mode::Embedded => {}
             Mode::Relay => {
-                let revoked = answered(lease_client(self)?.lease_revoke(with_metadata(&metadata, revoke)).await)?;
+                let revoked = answered(
+                    lease_client(self)?
+                        .lease_revoke(with_metadata(&metadata, revoke))
+                        .await,
+                )?;
                 let mark = revoked.get_ref().header.as_ref().map_or(0, |h| h.revision);
                 observe::over(self, id, keys, mark).await?;
                 return Ok(revoked);
             }
             Mode::TakenOver if !known => {
-                return answered(lease_client(self)?.lease_revoke(with_metadata(&metadata, revoke)).await);
+                return answered(
+                    lease_client(self)?
+                        .lease_revoke(with_metadata(&metadata, revoke))
+                        .await,
+                );
             }
             // What the legacy cluster acknowledges, and general keys, are gone there before the reply.
-            Mode::TakenOver if legacy_first || self.is_bound(id) => self.revoke_in_legacy(id).await?,
+            Mode::TakenOver if legacy_first || self.is_bound(id) => {
+                self.revoke_in_legacy(id).await?
+            }
             Mode::TakenOver => {}
         }
-        let done = self.write(peer, KeyCommand::LeaseRevoke { id, keep: Vec::new() });
+        let done = self.write(
+            peer,
+            KeyCommand::LeaseRevoke {
+                id,
+                keep: Vec::new(),
+            },
+        );
         self.ended.remember(id);
         let header = self.header(done.number);
         self.finished(done).await?;
-        Ok(Response::new(pb::LeaseRevokeResponse { header: Some(header) }))
+        Ok(Response::new(pb::LeaseRevokeResponse {
+            header: Some(header),
+        }))
     }
 
     type LeaseKeepAliveStream = Responses<pb::LeaseKeepAliveResponse>;
@@ -122,14 +140,8 @@ impl Lease for Api {
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
         let caller = caller(&request);
         let (metadata, _, inbound) = request.into_parts();
-        let (to_client, responses) = mpsc::channel(UNREAD);
-        if self.mode() == Mode::Relay {
-            // The first answer decides whether there is a stream at all: a refusal has no headers.
-            tokio::spawn(relay_keep_alive(self.clone(), caller, metadata, inbound, to_client));
-        } else {
-            tokio::spawn(keep_alive(self.clone(), caller, inbound, to_client));
-        }
-        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+        let responses = keep_alive::start(self.clone(), caller, metadata, inbound);
+        Ok(Response::new(responses))
     }
 
     async fn lease_time_to_live(
@@ -141,13 +153,21 @@ impl Lease for Api {
         let (seen, after) = self.gateway.with(|core| {
             let keys = core.keys();
             let left = core.ttl_left(LeaseId::lease(asked.id), now_ms);
-            let lease = keys.lease(asked.id).map(|lease| (lease.ttl_s, left, lease.keys.clone()));
+            let lease = keys
+                .lease(asked.id)
+                .map(|lease| (lease.ttl_s, left, lease.keys.clone()));
             (core.mode(StoreKind::Etcd), keys.revision(), lease)
         });
         self.durable(after).await?;
         let (mode, revision, lease) = seen;
-        if mode == Mode::Relay || (mode == Mode::TakenOver && lease.is_none() && !self.ended.contains(asked.id)) {
-            return answered(lease_client(self)?.lease_time_to_live(with_metadata(&metadata, asked)).await);
+        if mode == Mode::Relay
+            || (mode == Mode::TakenOver && lease.is_none() && !self.ended.contains(asked.id))
+        {
+            return answered(
+                lease_client(self)?
+                    .lease_time_to_live(with_metadata(&metadata, asked))
+                    .await,
+            );
         }
         let mut reply = pb::LeaseTimeToLiveResponse {
             header: Some(self.header(revision)),
@@ -182,16 +202,30 @@ impl Lease for Api {
         self.durable(after).await?;
         let (mode, revision, mut ids) = seen;
         if mode != Mode::Embedded {
-            let there = answered(lease_client(self)?.lease_leases(with_metadata(&metadata, asked)).await)?;
+            let there = answered(
+                lease_client(self)?
+                    .lease_leases(with_metadata(&metadata, asked))
+                    .await,
+            )?;
             if mode == Mode::Relay {
                 return Ok(there);
             }
-            ids.extend(there.into_inner().leases.into_iter().map(|l| l.id).filter(|id| !self.ended.contains(*id)));
+            ids.extend(
+                there
+                    .into_inner()
+                    .leases
+                    .into_iter()
+                    .map(|l| l.id)
+                    .filter(|id| !self.ended.contains(*id)),
+            );
             ids.sort_unstable();
             ids.dedup();
         }
         let leases = ids.into_iter().map(|id| pb::LeaseStatus { id }).collect();
-        Ok(Response::new(pb::LeaseLeasesResponse { header: Some(self.header(revision)), leases }))
+        Ok(Response::new(pb::LeaseLeasesResponse {
+            header: Some(self.header(revision)),
+            leases,
+        }))
     }
 }
 
@@ -202,186 +236,32 @@ fn random_id() -> i64 {
 
 /// What TimeToLive shows: whole seconds, and at least 1 as long as the lease may still come back.
 fn seconds_left(left_ms: Option<u64>) -> i64 {
-    i64::try_from(left_ms.unwrap_or(0) / 1000).unwrap_or(i64::MAX).max(1)
+    i64::try_from(left_ms.unwrap_or(0) / 1000)
+        .unwrap_or(i64::MAX)
+        .max(1)
 }
 
-fn lease_client(front: &Front) -> Result<LeaseClient<Channel>, Status> {
+pub(super) fn lease_client(front: &Front) -> Result<LeaseClient<Channel>, Status> {
     Ok(LeaseClient::new(front.upstream()?).max_decoding_message_size(usize::MAX))
 }
 
-/// What became of one renewal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Renewal {
-    /// Lives, for these seconds from now.
-    Lives(i64),
-    /// Unknown, expired or revoked: answered with TTL 0, and the stream stays.
-    Over,
-    /// Nobody could say.
-    Unknown,
-}
-
-/// Keep-alives that are answered here. Those that have to ask the legacy cluster do not hold up reading,
-/// only the answers behind them.
-async fn keep_alive(
-    front: Api,
-    caller: Arc<Caller>,
-    mut inbound: Streaming<pb::LeaseKeepAliveRequest>,
-    to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
-) {
-    let mut stream = LeaseStream::new(front.identity.ids(), PENDING);
-    let mut asked: FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = (KeepAliveId, Renewal)> + Send>>> =
-        FuturesUnordered::new();
-    let mut open = true;
-    loop {
-        while let Some(output) = stream.poll_output() {
-            let (item, last) = match output {
-                LeaseOutput::Response(response) => (Ok(response), false),
-                LeaseOutput::Fail(error) => (Err(status(error)), true),
-                LeaseOutput::End => return,
-            };
-            if to_client.send(item).await.is_err() || last {
-                return;
-            }
-        }
-        tokio::select! {
-            message = inbound.message(), if open && stream.has_room() => match message {
-                Ok(Some(message)) => {
-                    let id = message.id;
-                    let (revision, after) = front.gateway.with(|core| core.keys().revision());
-                    let request = stream.handle_request(&message, revision);
-                    if front.durable(after).await.is_err() {
-                        stream.failed(request, EtcdError::Stopped);
-                    } else if let Some(renewal) = front.renew_here(id) {
-                        settle(&mut stream, request, renewal);
-                    } else {
-                        let front = front.clone();
-                        asked.push(Box::pin(async move { (request, front.renew_with_legacy(id).await) }));
-                    }
-                }
-                Ok(None) => {
-                    open = false;
-                    stream.half_close();
-                }
-                // The client went away.
-                Err(_) => return,
-            },
-            Some((request, renewal)) = asked.next(), if !asked.is_empty() => settle(&mut stream, request, renewal),
-            () = caller.ends() => {
-                let _ = to_client.send(Err(ended())).await;
-                return;
-            }
-            () = to_client.closed() => return,
-        }
-    }
-}
-
-fn settle(stream: &mut LeaseStream, request: KeepAliveId, renewal: Renewal) {
-    match renewal {
-        Renewal::Lives(ttl_s) => stream.renewed(request, ttl_s),
-        Renewal::Over => stream.missing(request),
-        Renewal::Unknown => stream.failed(request, EtcdError::Timeout),
-    }
-}
-
-/// Keep-alives that the legacy cluster answers, on a stream of its own for each client's.
-async fn relay_keep_alive(
-    front: Api,
-    caller: Arc<Caller>,
-    metadata: tonic::metadata::MetadataMap,
-    mut inbound: Streaming<pb::LeaseKeepAliveRequest>,
-    to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
-) {
-    let (to_legacy, requests) = mpsc::channel(UNREAD);
-    let passing = async {
-        while let Ok(Some(message)) = inbound.message().await {
-            if to_legacy.send(message).await.is_err() {
-                return;
-            }
-        }
-        // The half-close goes on.
-        drop(to_legacy);
-        std::future::pending::<()>().await;
-    };
-    let answering = async {
-        let mut client = lease_client(&front)?;
-        let request = with_metadata(&metadata, ReceiverStream::new(requests));
-        let mut responses = client.lease_keep_alive(request).await.map_err(upstream_error)?.into_inner();
-        while let Some(response) = responses.message().await.map_err(upstream_error)? {
-            front.relayed_renewal(&response).await?;
-            if to_client.send(Ok(response)).await.is_err() {
-                break;
-            }
-        }
-        Ok(())
-    };
-    let end: Result<(), Status> = tokio::select! {
-        end = answering => end,
-        () = passing => Ok(()),
-        () = caller.ends() => Err(ended()),
-        () = to_client.closed() => Ok(()),
-    };
-    if let Err(error) = end {
-        let _ = to_client.send(Err(error)).await;
-    }
-}
-
 impl Front {
-    /// Renews what can be renewed without asking anybody.
-    fn renew_here(&self, id: i64) -> Option<Renewal> {
-        if self.ended.contains(id) {
-            return Some(Renewal::Over);
-        }
-        let embedded = self.mode() == Mode::Embedded;
-        if self.gateway.renew(LeaseId::lease(id)).is_err() {
-            return embedded.then_some(Renewal::Over);
-        }
-        let granted = self.gateway.with(|core| core.keys().lease(id).map(|l| l.ttl_s)).0;
-        let Some(ttl_s) = granted else { return Some(Renewal::Over) };
-        if embedded {
-            return Some(Renewal::Lives(ttl_s));
-        }
-        if self.is_bound(id) {
-            return None;
-        }
-        if let Some(leases) = &self.legacy.leases {
-            leases.renewed(&self.gateway, id);
-        }
-        Some(Renewal::Lives(ttl_s))
-    }
-
-    /// Renews a lease that the legacy cluster has to confirm, or that only it may know.
-    async fn renew_with_legacy(&self, id: i64) -> Renewal {
-        let bound = self.is_bound(id);
-        let asked = async {
-            if bound {
-                let Some(leases) = &self.legacy.leases else { return Ok(None) };
-                let ttl = leases.renew_bound(id).await?;
-                return Ok(Some(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)));
-            }
-            self.adopt(id).await
-        };
-        match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(Ok(Some(ttl_s))) => Renewal::Lives(ttl_s),
-            Ok(Ok(None)) => Renewal::Over,
-            Ok(Err(error)) if error.kind() == ErrorKind::LeaseGone => Renewal::Over,
-            // The lease is not known here. Where registrations live without the legacy cluster, that is the
-            // answer; a stream that ended would cost the client's other leases their beats.
-            _ if !bound && self.acknowledges() == Acknowledges::New => Renewal::Over,
-            _ => Renewal::Unknown,
-        }
-    }
-
     /// Takes over a lease that the legacy cluster gave to a client before; gives its granted seconds, or
     /// `None` when there is no such lease.
-    async fn adopt(&self, id: i64) -> Result<Option<i64>, BackendError> {
-        let (Some(upstream), Some(leases)) = (&self.legacy.etcd_upstream, &self.legacy.leases) else {
+    pub(super) async fn adopt(&self, id: i64) -> Result<Option<i64>, BackendError> {
+        let (Some(upstream), Some(leases)) = (&self.legacy.etcd_upstream, &self.legacy.leases)
+        else {
             return Ok(None);
         };
         if self.ended.contains(id) {
             return Ok(None);
         }
-        let Some(found) = upstream.time_to_live(id, false).await? else { return Ok(None) };
-        let ttl_s = i64::try_from(found.granted.as_secs()).unwrap_or(i64::MAX).max(1);
+        let Some(found) = upstream.time_to_live(id, false).await? else {
+            return Ok(None);
+        };
+        let ttl_s = i64::try_from(found.granted.as_secs())
+            .unwrap_or(i64::MAX)
+            .max(1);
         self.gateway.apply(Command::AdoptLease { id, ttl_s });
         leases.confirmed(id);
         leases.renewed(&self.gateway, id);
@@ -404,12 +284,17 @@ impl Front {
 }
 
 impl Front {
-    fn acknowledges(&self) -> Acknowledges {
-        self.gateway.with(|core| core.phase().phase().acknowledges()).0
+    pub(super) fn acknowledges(&self) -> Acknowledges {
+        self.gateway
+            .with(|core| core.phase().phase().acknowledges())
+            .0
     }
 
-    fn is_bound(&self, id: i64) -> bool {
-        self.legacy.leases.as_ref().is_some_and(|leases| leases.is_bound(id))
+    pub(super) fn is_bound(&self, id: i64) -> bool {
+        self.legacy
+            .leases
+            .as_ref()
+            .is_some_and(|leases| leases.is_bound(id))
     }
 
     /// Whether a put of this key under this lease binds the lease to the legacy cluster.
@@ -425,16 +310,22 @@ impl Front {
 
     /// Before a write in the legacy cluster under a lease of ours: it has to be there too.
     pub(super) async fn ensure_lease(&self, id: i64) -> Result<(), Status> {
-        let Some(leases) = &self.legacy.leases else { return Ok(()) };
+        let Some(leases) = &self.legacy.leases else {
+            return Ok(());
+        };
         // One that is not known here is that cluster's to judge.
         if id == 0 || self.gateway.with(|core| core.keys().lease(id).is_none()).0 {
             return Ok(());
         }
-        leases.ensure(&self.gateway, id).await.map_err(|error| backend_error(&error))
+        leases
+            .ensure(&self.gateway, id)
+            .await
+            .map_err(|error| backend_error(&error))
     }
 
     async fn revoke_in_legacy(&self, id: i64) -> Result<(), Status> {
-        let (Some(upstream), Some(leases)) = (&self.legacy.etcd_upstream, &self.legacy.leases) else {
+        let (Some(upstream), Some(leases)) = (&self.legacy.etcd_upstream, &self.legacy.leases)
+        else {
             return Ok(());
         };
         if leases.state(id) == LegacyOwner::Gone {
@@ -448,31 +339,15 @@ impl Front {
     }
 
     async fn general_keys_of(&self, id: i64) -> Result<Vec<Bytes>, Status> {
-        let Some(upstream) = &self.legacy.etcd_upstream else { return Ok(Vec::new()) };
-        let found = upstream.time_to_live(id, true).await.map_err(|error| backend_error(&error))?;
+        let Some(upstream) = &self.legacy.etcd_upstream else {
+            return Ok(Vec::new());
+        };
+        let found = upstream
+            .time_to_live(id, true)
+            .await
+            .map_err(|error| backend_error(&error))?;
         let keys = found.map(|f| f.keys).unwrap_or_default();
         Ok(keys.into_iter().filter(|key| !self.owns(key)).collect())
-    }
-
-    /// What a renewal by the legacy cluster says to the machine.
-    async fn relayed_renewal(&self, response: &pb::LeaseKeepAliveResponse) -> Result<(), Status> {
-        let (mode, known) = self
-            .gateway
-            .with(|core| (core.mode(StoreKind::Etcd), core.keys().lease(response.id).is_some()))
-            .0;
-        match (response.ttl > 0, known) {
-            // Granted elsewhere, before this gateway.
-            (true, false) if !self.ended.contains(response.id) => {
-                observe::granted(self, response.id, response.ttl).await?;
-            }
-            (false, true) if mode == Mode::Relay => observe::over(self, response.id, Vec::new(), 0).await?,
-            _ => {}
-        }
-        // Between the take-over and the end of this connection the lease is ours to keep.
-        if response.ttl > 0 && mode != Mode::Relay {
-            let _ = self.gateway.renew(LeaseId::lease(response.id));
-        }
-        Ok(())
     }
 }
 
@@ -507,7 +382,7 @@ impl Ended {
         }
     }
 
-    fn contains(&self, id: i64) -> bool {
+    pub(super) fn contains(&self, id: i64) -> bool {
         self.0.lock().ids.contains(&id)
     }
 }
@@ -534,7 +409,13 @@ mod tests {
 
     #[test]
     fn what_time_to_live_shows() {
-        for (left_ms, shown) in [(Some(59_999), 59), (Some(1000), 1), (Some(999), 1), (Some(0), 1), (None, 1)] {
+        for (left_ms, shown) in [
+            (Some(59_999), 59),
+            (Some(1000), 1),
+            (Some(999), 1),
+            (Some(0), 1),
+            (None, 1),
+        ] {
             assert_eq!(seconds_left(left_ms), shown, "{left_ms:?}");
         }
     }

@@ -21,7 +21,8 @@ struct Holding {
 
 /// Prepares a call, or refuses it: a lock is never kept among registrations.
 pub(super) async fn prepare(front: &Front, request: &Bytes) -> Result<(), Status> {
-    let holding = Holding::decode(request.clone()).map_err(|e| Status::internal(format!("cannot be decoded: {e}")))?;
+    let holding = Holding::decode(request.clone())
+        .map_err(|e| Status::internal(format!("cannot be decoded: {e}")))?;
     // etcd: the lock's keys are the name, a slash and the lease (concurrency/mutex.go).
     let key = [&holding.name[..], b"/"].concat();
     if front.owns(&key) {

@@ -15,7 +15,10 @@ use super::{Api, Front};
 
 #[tonic::async_trait]
 impl Maintenance for Api {
-    async fn status(&self, _request: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+    async fn status(
+        &self,
+        _request: Request<pb::StatusRequest>,
+    ) -> Result<Response<pb::StatusResponse>, Status> {
         let (seen, after) = self.gateway.with(|core| {
             let keys = core.keys();
             (keys.revision(), keys.history_bytes(), keys.len())
@@ -24,7 +27,9 @@ impl Maintenance for Api {
         let (revision, history, pairs) = seen;
         let ids = self.identity.ids();
         // About the bytes of the history and the bookkeeping of each pair; never 0, which tools divide by.
-        let bytes = i64::try_from(history).unwrap_or(i64::MAX).saturating_add(i64::try_from(pairs).unwrap_or(0) * 64);
+        let bytes = i64::try_from(history)
+            .unwrap_or(i64::MAX)
+            .saturating_add(i64::try_from(pairs).unwrap_or(0) * 64);
         let applied = u64::try_from(revision).unwrap_or(0);
         Ok(Response::new(pb::StatusResponse {
             header: Some(ids.header(revision)),
@@ -39,14 +44,23 @@ impl Maintenance for Api {
         }))
     }
 
-    async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
+    async fn alarm(
+        &self,
+        request: Request<pb::AlarmRequest>,
+    ) -> Result<Response<pb::AlarmResponse>, Status> {
         use pb::alarm_request::AlarmAction;
         match request.get_ref().action() {
             AlarmAction::Get | AlarmAction::Deactivate => {
                 let header = Some(self.now().await?);
-                Ok(Response::new(pb::AlarmResponse { header, alarms: Vec::new() }))
+                Ok(Response::new(pb::AlarmResponse {
+                    header,
+                    alarms: Vec::new(),
+                }))
             }
-            AlarmAction::Activate => Err(refused("Alarm ACTIVATE", "the store has neither a quota nor a disk image")),
+            AlarmAction::Activate => Err(refused(
+                "Alarm ACTIVATE",
+                "the store has neither a quota nor a disk image",
+            )),
         }
     }
 
@@ -55,15 +69,26 @@ impl Maintenance for Api {
         &self,
         _request: Request<pb::DefragmentRequest>,
     ) -> Result<Response<pb::DefragmentResponse>, Status> {
-        Ok(Response::new(pb::DefragmentResponse { header: Some(self.now().await?) }))
+        Ok(Response::new(pb::DefragmentResponse {
+            header: Some(self.now().await?),
+        }))
     }
 
-    async fn hash(&self, _request: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
+    async fn hash(
+        &self,
+        _request: Request<pb::HashRequest>,
+    ) -> Result<Response<pb::HashResponse>, Status> {
         let (revision, hash, _) = self.hash_at(0).await?;
-        Ok(Response::new(pb::HashResponse { header: Some(self.header(revision)), hash }))
+        Ok(Response::new(pb::HashResponse {
+            header: Some(self.header(revision)),
+            hash,
+        }))
     }
 
-    async fn hash_kv(&self, request: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
+    async fn hash_kv(
+        &self,
+        request: Request<pb::HashKvRequest>,
+    ) -> Result<Response<pb::HashKvResponse>, Status> {
         let asked = request.get_ref().revision;
         let (revision, hash, compact_revision) = self.hash_at(asked).await?;
         Ok(Response::new(pb::HashKvResponse {
@@ -80,7 +105,10 @@ impl Maintenance for Api {
         &self,
         _request: Request<pb::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(refused("Snapshot", "the store has no database file; copy the folder of --data-dir"))
+        Err(refused(
+            "Snapshot",
+            "the store has no database file; copy the folder of --data-dir",
+        ))
     }
 
     async fn move_leader(
@@ -95,7 +123,10 @@ impl Maintenance for Api {
         &self,
         _request: Request<pb::DowngradeRequest>,
     ) -> Result<Response<pb::DowngradeResponse>, Status> {
-        Err(refused("Downgrade", "the store has no etcd version of its own"))
+        Err(refused(
+            "Downgrade",
+            "the store has no etcd version of its own",
+        ))
     }
 }
 
@@ -114,11 +145,19 @@ impl Front {
             revision,
             ..Default::default()
         };
-        let (found, after) =
-            self.gateway.with(|core| (core.keys().range(&everything), core.keys().compact_revision()));
+        let (found, after) = self.gateway.with(|core| {
+            (
+                core.keys().range(&everything),
+                core.keys().compact_revision(),
+            )
+        });
         self.durable(after).await?;
         let (reply, compacted) = (found.0.map_err(|e| status(key_error(&e)))?, found.1);
-        Ok((reply.revision, hash(reply.kvs.iter().map(|kv| &**kv)), compacted))
+        Ok((
+            reply.revision,
+            hash(reply.kvs.iter().map(|kv| &**kv)),
+            compacted,
+        ))
     }
 }
 
@@ -135,7 +174,10 @@ fn hash<'a>(kvs: impl Iterator<Item = &'a KeyValue>) -> u32 {
         }
     }
     let digest = hash.finalize();
-    digest.iter().take(4).fold(0, |all, byte| all << 8 | u32::from(*byte))
+    digest
+        .iter()
+        .take(4)
+        .fold(0, |all, byte| all << 8 | u32::from(*byte))
 }
 
 fn refused(method: &str, why: &str) -> Status {
@@ -157,7 +199,12 @@ mod tests {
         let of = |kvs: &[KeyValue]| hash(kvs.iter());
         let one = of(&[kv("a", "bc", 1)]);
         assert_eq!(one, of(&[kv("a", "bc", 1)]));
-        for other in [of(&[kv("ab", "c", 1)]), of(&[kv("a", "bc", 2)]), of(&[]), of(&[kv("a", "bc", 1), kv("b", "", 1)])] {
+        for other in [
+            of(&[kv("ab", "c", 1)]),
+            of(&[kv("a", "bc", 2)]),
+            of(&[]),
+            of(&[kv("a", "bc", 1), kv("b", "", 1)]),
+        ] {
             assert_ne!(one, other);
         }
     }

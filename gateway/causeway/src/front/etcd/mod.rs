@@ -13,6 +13,7 @@ mod general;
 mod health;
 mod http;
 mod identity;
+mod keep_alive;
 mod kv;
 mod lease;
 mod lock;
@@ -122,7 +123,9 @@ impl Front {
     }
 
     fn mode_and_phase(&self) -> (Mode, Phase) {
-        self.gateway.with(|core| (core.mode(StoreKind::Etcd), core.phase().phase())).0
+        self.gateway
+            .with(|core| (core.mode(StoreKind::Etcd), core.phase().phase()))
+            .0
     }
 
     /// A header of ours.
@@ -133,7 +136,9 @@ impl Front {
     /// A reply may leave only when what it depends on is on disk.
     async fn durable(&self, after: Position) -> Result<(), Status> {
         let saved = self.gateway.durable(after).await;
-        saved.map_err(|error| Status::unavailable(format!("etcdserver: the change is not on disk: {error}")))
+        saved.map_err(|error| {
+            Status::unavailable(format!("etcdserver: the change is not on disk: {error}"))
+        })
     }
 
     /// The connection to the legacy cluster.
@@ -160,12 +165,20 @@ impl Front {
 
 /// Who calls; set for every request by its connection.
 fn caller<T>(request: &Request<T>) -> Arc<Caller> {
-    request.extensions().get::<Arc<Caller>>().cloned().unwrap_or_else(|| Arc::new(Caller::nobody()))
+    request
+        .extensions()
+        .get::<Arc<Caller>>()
+        .cloned()
+        .unwrap_or_else(|| Arc::new(Caller::nobody()))
 }
 
 /// The same request for the legacy cluster, with the client's metadata (token, hasleader).
 fn with_metadata<T>(metadata: &MetadataMap, message: T) -> Request<T> {
-    Request::from_parts(relay::passed_on(metadata), tonic::Extensions::default(), message)
+    Request::from_parts(
+        relay::passed_on(metadata),
+        tonic::Extensions::default(),
+        message,
+    )
 }
 
 /// The URL that MemberList shows.

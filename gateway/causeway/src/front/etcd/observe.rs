@@ -28,15 +28,24 @@ pub(super) async fn put(
     if !front.owns(&put.key) {
         return answered(client.put(with_metadata(metadata, put)).await);
     }
-    let asked = pb::PutRequest { prev_kv: true, ..put.clone() };
-    let (mut response, before_known) = match answered(client.put(with_metadata(metadata, asked)).await) {
-        Err(status) if may_not_read(&status) && !put.prev_kv => {
-            (answered(client.put(with_metadata(metadata, put.clone())).await)?, false)
-        }
-        other => (other?, true),
+    let asked = pb::PutRequest {
+        prev_kv: true,
+        ..put.clone()
     };
+    let (mut response, before_known) =
+        match answered(client.put(with_metadata(metadata, asked)).await) {
+            Err(status) if may_not_read(&status) && !put.prev_kv => (
+                answered(client.put(with_metadata(metadata, put.clone())).await)?,
+                false,
+            ),
+            other => (other?, true),
+        };
     let answer = response.get_mut();
-    let before = if before_known { Before::Known(answer.prev_kv.as_ref()) } else { Before::Unknown };
+    let before = if before_known {
+        Before::Known(answer.prev_kv.as_ref())
+    } else {
+        Before::Unknown
+    };
     let events = entry_after(&put, before, revision(answer.header.as_ref())).map(LegacyEvent::Put);
     tell(front, events).await?;
     if !put.prev_kv {
@@ -54,13 +63,22 @@ pub(super) async fn delete(
     if front.touches(&delete.key, &delete.range_end) == Touches::General {
         return answered(client.delete_range(with_metadata(metadata, delete)).await);
     }
-    let asked = pb::DeleteRangeRequest { prev_kv: true, ..delete.clone() };
-    let (mut response, known) = match answered(client.delete_range(with_metadata(metadata, asked)).await) {
-        Err(status) if may_not_read(&status) && !delete.prev_kv => {
-            (answered(client.delete_range(with_metadata(metadata, delete.clone())).await)?, false)
-        }
-        other => (other?, true),
+    let asked = pb::DeleteRangeRequest {
+        prev_kv: true,
+        ..delete.clone()
     };
+    let (mut response, known) =
+        match answered(client.delete_range(with_metadata(metadata, asked)).await) {
+            Err(status) if may_not_read(&status) && !delete.prev_kv => (
+                answered(
+                    client
+                        .delete_range(with_metadata(metadata, delete.clone()))
+                        .await,
+                )?,
+                false,
+            ),
+            other => (other?, true),
+        };
     let answer = response.get_mut();
     let mark = revision(answer.header.as_ref());
     let gone = if known {
@@ -68,7 +86,10 @@ pub(super) async fn delete(
     } else {
         in_view(front, &delete.key, &delete.range_end)
     };
-    let gone = gone.into_iter().filter(|key| front.owns(key)).map(|key| LegacyEvent::Delete { key, mark });
+    let gone = gone
+        .into_iter()
+        .filter(|key| front.owns(key))
+        .map(|key| LegacyEvent::Delete { key, mark });
     tell(front, gone).await?;
     if !delete.prev_kv {
         answer.prev_kvs.clear();
@@ -87,9 +108,10 @@ pub(super) async fn txn(
         return answered(client.txn(with_metadata(metadata, txn)).await);
     };
     let (mut response, known) = match answered(client.txn(with_metadata(metadata, asked)).await) {
-        Err(status) if may_not_read(&status) => {
-            (answered(client.txn(with_metadata(metadata, txn.clone())).await)?, false)
-        }
+        Err(status) if may_not_read(&status) => (
+            answered(client.txn(with_metadata(metadata, txn.clone())).await)?,
+            false,
+        ),
         other => (other?, true),
     };
     let answer = response.get_mut();
@@ -98,7 +120,11 @@ pub(super) async fn txn(
     let in_view = |key: &Bytes, range_end: &Bytes| in_view(front, key, range_end);
     walk(&txn, answer, &mut |asked, answer| match (asked, answer) {
         (Asked::RequestPut(put), Answer::ResponsePut(answer)) if front.owns(&put.key) => {
-            let before = if known { Before::Known(answer.prev_kv.as_ref()) } else { Before::Unknown };
+            let before = if known {
+                Before::Known(answer.prev_kv.as_ref())
+            } else {
+                Before::Unknown
+            };
             events.extend(entry_after(put, before, mark).map(LegacyEvent::Put));
             if !put.prev_kv {
                 answer.prev_kv = None;
@@ -134,8 +160,18 @@ pub(super) async fn granted(front: &Front, id: i64, ttl_s: i64) -> Result<(), St
 }
 
 /// A lease that the legacy cluster has ended, with the registrations that it had before.
-pub(super) async fn over(front: &Front, id: i64, keys: Vec<Bytes>, mark: i64) -> Result<(), Status> {
-    tell(front, keys.into_iter().map(|key| LegacyEvent::Delete { key, mark })).await?;
+pub(super) async fn over(
+    front: &Front,
+    id: i64,
+    keys: Vec<Bytes>,
+    mark: i64,
+) -> Result<(), Status> {
+    tell(
+        front,
+        keys.into_iter()
+            .map(|key| LegacyEvent::Delete { key, mark }),
+    )
+    .await?;
     let known = front.gateway.with(|core| core.keys().lease(id).is_some()).0;
     if known {
         let done = front.write(String::new(), KeyCommand::ForgetLease { id });
@@ -147,7 +183,15 @@ pub(super) async fn over(front: &Front, id: i64, keys: Vec<Bytes>, mark: i64) ->
 async fn tell(front: &Front, events: impl IntoIterator<Item = LegacyEvent>) -> Result<(), Status> {
     let mut last = None;
     for event in events {
-        last = Some(front.gateway.apply(Command::Legacy { store: StoreKind::Etcd, event }).after);
+        last = Some(
+            front
+                .gateway
+                .apply(Command::Legacy {
+                    store: StoreKind::Etcd,
+                    event,
+                })
+                .after,
+        );
     }
     match last {
         Some(after) => front.durable(after).await,
@@ -157,7 +201,15 @@ async fn tell(front: &Front, events: impl IntoIterator<Item = LegacyEvent>) -> R
 
 /// The machine's own picture of a range.
 fn in_view(front: &Front, key: &Bytes, range_end: &Bytes) -> Vec<Bytes> {
-    front.gateway.with(|core| core.keys().pairs(key, range_end).map(|kv| kv.key.clone()).collect()).0
+    front
+        .gateway
+        .with(|core| {
+            core.keys()
+                .pairs(key, range_end)
+                .map(|kv| kv.key.clone())
+                .collect()
+        })
+        .0
 }
 
 /// Users may write without reading; then the pairs before are not told.
@@ -205,13 +257,19 @@ fn entry_after(put: &pb::PutRequest, before: Before<'_>, revision: i64) -> Optio
         value: Some(value),
         owner,
         mark: revision,
-        meta: LegacyMeta::Pair { create_revision, version },
+        meta: LegacyMeta::Pair {
+            create_revision,
+            version,
+        },
     })
 }
 
 /// The transaction with the pairs before asked for where registrations may be written; `None` when none
 /// are.
-fn ask_for_pairs(txn: &pb::TxnRequest, owned: &dyn Fn(&[u8], &[u8]) -> bool) -> Option<pb::TxnRequest> {
+fn ask_for_pairs(
+    txn: &pb::TxnRequest,
+    owned: &dyn Fn(&[u8], &[u8]) -> bool,
+) -> Option<pb::TxnRequest> {
     let mut asked = txn.clone();
     let mut any = false;
     for op in asked.success.iter_mut().chain(&mut asked.failure) {
@@ -237,11 +295,21 @@ fn ask_for_pairs(txn: &pb::TxnRequest, owned: &dyn Fn(&[u8], &[u8]) -> bool) -> 
 }
 
 /// Each operation that was done, with its answer.
-pub(super) fn walk(txn: &pb::TxnRequest, answer: &mut pb::TxnResponse, each: &mut dyn FnMut(&Asked, &mut Answer)) {
-    let branch = if answer.succeeded { &txn.success } else { &txn.failure };
+pub(super) fn walk(
+    txn: &pb::TxnRequest,
+    answer: &mut pb::TxnResponse,
+    each: &mut dyn FnMut(&Asked, &mut Answer),
+) {
+    let branch = if answer.succeeded {
+        &txn.success
+    } else {
+        &txn.failure
+    };
     for (op, answer) in branch.iter().zip(&mut answer.responses) {
         match (&op.request, &mut answer.response) {
-            (Some(Asked::RequestTxn(inner)), Some(Answer::ResponseTxn(answer))) => walk(inner, answer, each),
+            (Some(Asked::RequestTxn(inner)), Some(Answer::ResponseTxn(answer))) => {
+                walk(inner, answer, each)
+            }
             (Some(asked), Some(answer)) => each(asked, answer),
             _ => {}
         }
@@ -253,7 +321,12 @@ mod tests {
     use super::*;
 
     fn put(value: &'static str, lease: i64) -> pb::PutRequest {
-        pb::PutRequest { key: "k".into(), value: value.into(), lease, ..Default::default() }
+        pb::PutRequest {
+            key: "k".into(),
+            value: value.into(),
+            lease,
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -268,30 +341,55 @@ mod tests {
         };
         let check = |put: &pb::PutRequest, before, want: Option<(&str, i64, i64, i64)>| {
             let got = entry_after(put, before, 9).map(|e| {
-                let LegacyMeta::Pair { create_revision, version } = e.meta else { panic!("a pair") };
+                let LegacyMeta::Pair {
+                    create_revision,
+                    version,
+                } = e.meta
+                else {
+                    panic!("a pair")
+                };
                 assert_eq!(e.mark, 9);
-                (String::from_utf8(e.value.expect("a value").to_vec()).expect("text"), e.owner, create_revision, version)
+                (
+                    String::from_utf8(e.value.expect("a value").to_vec()).expect("text"),
+                    e.owner,
+                    create_revision,
+                    version,
+                )
             });
-            assert_eq!(got, want.map(|(v, o, c, n)| (v.to_owned(), o, c, n)), "{put:?} {before:?}");
+            assert_eq!(
+                got,
+                want.map(|(v, o, c, n)| (v.to_owned(), o, c, n)),
+                "{put:?} {before:?}"
+            );
         };
         let (known, fresh) = (Before::Known(Some(&old)), Before::Known(None));
         check(&put("new", 1), fresh, Some(("new", 1, 9, 1)));
         check(&put("new", 1), known, Some(("new", 1, 3, 3)));
         check(&put("new", 0), known, Some(("new", 0, 3, 3)));
         check(&put("new", 1), Before::Unknown, Some(("new", 1, 0, 0)));
-        let keeps_value = pb::PutRequest { ignore_value: true, ..put("", 8) };
+        let keeps_value = pb::PutRequest {
+            ignore_value: true,
+            ..put("", 8)
+        };
         check(&keeps_value, known, Some(("old", 8, 3, 3)));
         check(&keeps_value, Before::Unknown, None);
-        let keeps_lease = pb::PutRequest { ignore_lease: true, ..put("new", 0) };
+        let keeps_lease = pb::PutRequest {
+            ignore_lease: true,
+            ..put("new", 0)
+        };
         check(&keeps_lease, known, Some(("new", 77, 3, 3)));
     }
 
     fn op(request: Asked) -> pb::RequestOp {
-        pb::RequestOp { request: Some(request) }
+        pb::RequestOp {
+            request: Some(request),
+        }
     }
 
     fn answer(response: Answer) -> pb::ResponseOp {
-        pb::ResponseOp { response: Some(response) }
+        pb::ResponseOp {
+            response: Some(response),
+        }
     }
 
     #[test]
@@ -302,18 +400,29 @@ mod tests {
             ..Default::default()
         };
         let txn = pb::TxnRequest {
-            success: vec![op(Asked::RequestPut(put("then", 0))), op(Asked::RequestTxn(inner))],
+            success: vec![
+                op(Asked::RequestPut(put("then", 0))),
+                op(Asked::RequestTxn(inner)),
+            ],
             failure: vec![op(Asked::RequestPut(put("else", 0)))],
             ..Default::default()
         };
         let done = || answer(Answer::ResponsePut(pb::PutResponse::default()));
         let check = |succeeded, inner_succeeded, want: &[&str]| {
-            let inner = pb::TxnResponse { succeeded: inner_succeeded, responses: vec![done()], header: None };
+            let inner = pb::TxnResponse {
+                succeeded: inner_succeeded,
+                responses: vec![done()],
+                header: None,
+            };
             let mut responses = vec![done()];
             if succeeded {
                 responses.push(answer(Answer::ResponseTxn(inner)));
             }
-            let mut response = pb::TxnResponse { succeeded, responses, header: None };
+            let mut response = pb::TxnResponse {
+                succeeded,
+                responses,
+                header: None,
+            };
             let mut seen = Vec::new();
             walk(&txn, &mut response, &mut |asked, _| {
                 if let Asked::RequestPut(put) = asked {
@@ -330,11 +439,29 @@ mod tests {
     #[test]
     fn pairs_are_asked_for_only_where_registrations_may_be_written() {
         let owned = |key: &[u8], _: &[u8]| key == b"k";
-        let general = pb::PutRequest { key: "g".into(), ..put("v", 0) };
-        let txn = |request| pb::TxnRequest { success: vec![op(request)], ..Default::default() };
-        assert_eq!(ask_for_pairs(&txn(Asked::RequestPut(general.clone())), &owned), None);
-        let asked = ask_for_pairs(&txn(Asked::RequestTxn(txn(Asked::RequestPut(put("v", 0))))), &owned);
-        let want = pb::PutRequest { prev_kv: true, ..put("v", 0) };
-        assert_eq!(asked, Some(txn(Asked::RequestTxn(txn(Asked::RequestPut(want))))));
+        let general = pb::PutRequest {
+            key: "g".into(),
+            ..put("v", 0)
+        };
+        let txn = |request| pb::TxnRequest {
+            success: vec![op(request)],
+            ..Default::default()
+        };
+        assert_eq!(
+            ask_for_pairs(&txn(Asked::RequestPut(general.clone())), &owned),
+            None
+        );
+        let asked = ask_for_pairs(
+            &txn(Asked::RequestTxn(txn(Asked::RequestPut(put("v", 0))))),
+            &owned,
+        );
+        let want = pb::PutRequest {
+            prev_kv: true,
+            ..put("v", 0)
+        };
+        assert_eq!(
+            asked,
+            Some(txn(Asked::RequestTxn(txn(Asked::RequestPut(want)))))
+        );
     }
 }

@@ -4,12 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::{Buf, BufMut, Bytes};
+use causeway_engine::route::Mode;
+use futures::{Stream, StreamExt, stream};
+use hyper::body::Incoming;
 use hyper::http::uri::PathAndQuery;
 use hyper::http::{Request as HttpRequest, Response as HttpResponse};
-use bytes::{Buf, BufMut, Bytes};
-use futures::{Stream, StreamExt, stream};
-use causeway_engine::route::Mode;
-use hyper::body::Incoming;
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::BoxFuture;
@@ -51,14 +51,29 @@ const LONG: [&str; 6] = [
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
 /// Passes a call on and its answers back.
-pub(super) async fn forward(front: Arc<Front>, request: HttpRequest<Incoming>) -> HttpResponse<Body> {
-    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+pub(super) async fn forward(
+    front: Arc<Front>,
+    request: HttpRequest<Incoming>,
+) -> HttpResponse<Body> {
+    let path = request
+        .uri()
+        .path_and_query()
+        .cloned()
+        .unwrap_or_else(|| PathAndQuery::from_static("/"));
     let channel = match front.upstream() {
         Ok(channel) => channel,
         Err(status) => return status.into_http(),
     };
     let mut grpc = tonic::server::Grpc::new(Raw).max_decoding_message_size(MAX_MESSAGE);
-    grpc.streaming(Forward { front, channel, path }, request).await
+    grpc.streaming(
+        Forward {
+            front,
+            channel,
+            path,
+        },
+        request,
+    )
+    .await
 }
 
 /// The client's metadata for the legacy cluster.
@@ -74,8 +89,15 @@ pub(super) fn passed_on(metadata: &MetadataMap) -> MetadataMap {
 pub(super) fn upstream_error(status: Status) -> Status {
     use std::error::Error as _;
     match status.source() {
-        None => Status::with_details(status.code(), status.message(), Bytes::copy_from_slice(status.details())),
-        Some(_) => Status::unavailable(format!("causeway: the legacy etcd cannot be reached: {}", root(&status))),
+        None => Status::with_details(
+            status.code(),
+            status.message(),
+            Bytes::copy_from_slice(status.details()),
+        ),
+        Some(_) => Status::unavailable(format!(
+            "causeway: the legacy etcd cannot be reached: {}",
+            root(&status)
+        )),
     }
 }
 
@@ -93,14 +115,18 @@ pub(super) fn until_ended<T: Send + 'static>(
     caller: Arc<Caller>,
     responses: impl Stream<Item = Result<T, Status>> + Send + Unpin + 'static,
 ) -> Responses<T> {
-    let ends: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move { caller.ends().await });
-    Box::pin(stream::unfold((Some(responses), ends), |(responses, mut ends)| async move {
-        let mut responses = responses?;
-        tokio::select! {
-            next = responses.next() => next.map(|next| (next, (Some(responses), ends))),
-            () = &mut ends => Some((Err(ended()), (None, ends))),
-        }
-    }))
+    let ends: Pin<Box<dyn Future<Output = ()> + Send>> =
+        Box::pin(async move { caller.ends().await });
+    Box::pin(stream::unfold(
+        (Some(responses), ends),
+        |(responses, mut ends)| async move {
+            let mut responses = responses?;
+            tokio::select! {
+                next = responses.next() => next.map(|next| (next, (Some(responses), ends))),
+                () = &mut ends => Some((Err(ended()), (None, ends))),
+            }
+        },
+    ))
 }
 
 /// A stream of responses.
@@ -129,19 +155,30 @@ impl StreamingService<Bytes> for Forward {
                 lock::prepare(&front, first.as_ref().unwrap_or(&Bytes::new())).await?;
             }
             // A broken inbound stream ends the whole call from the client's side.
-            let messages = messages.map(Result::ok).take_while(|m| std::future::ready(m.is_some())).filter_map(std::future::ready);
+            let messages = messages
+                .map(Result::ok)
+                .take_while(|m| std::future::ready(m.is_some()))
+                .filter_map(std::future::ready);
             let messages = stream::iter(first).chain(messages);
             let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
-            grpc.ready().await.map_err(|error| upstream_error(Status::from_error(error.into())))?;
-            let request = Request::from_parts(passed_on(&metadata), tonic::Extensions::default(), messages);
+            grpc.ready()
+                .await
+                .map_err(|error| upstream_error(Status::from_error(error.into())))?;
+            let request =
+                Request::from_parts(passed_on(&metadata), tonic::Extensions::default(), messages);
             // grpc-go sends its headers with the first message, so this waits for one.
             let response = tokio::select! {
                 response = grpc.streaming(request, path, Raw) => response.map_err(upstream_error)?,
                 () = caller.ends(), if is_long => return Err(ended()),
             };
-            let responses = response.into_inner().map(|next| next.map_err(upstream_error));
-            let responses: Self::ResponseStream =
-                if is_long { until_ended(caller, responses) } else { Box::pin(responses) };
+            let responses = response
+                .into_inner()
+                .map(|next| next.map_err(upstream_error));
+            let responses: Self::ResponseStream = if is_long {
+                until_ended(caller, responses)
+            } else {
+                Box::pin(responses)
+            };
             Ok(Response::new(responses))
         })
     }
@@ -192,18 +229,33 @@ mod tests {
     #[test]
     fn the_clients_metadata_goes_on_without_what_is_of_one_hop() {
         let mut metadata = MetadataMap::new();
-        for (name, value) in [("token", "t.1"), ("hasleader", "true"), ("user-agent", "x"), ("grpc-timeout", "1S")] {
+        for (name, value) in [
+            ("token", "t.1"),
+            ("hasleader", "true"),
+            ("user-agent", "x"),
+            ("grpc-timeout", "1S"),
+        ] {
             metadata.insert(name, value.parse().expect("ascii"));
         }
         let on = passed_on(&metadata);
         assert_eq!(on.get("token").map(|v| v.as_bytes()), Some(&b"t.1"[..]));
-        assert!(on.contains_key("hasleader") && !on.contains_key("user-agent") && !on.contains_key("grpc-timeout"));
+        assert!(
+            on.contains_key("hasleader")
+                && !on.contains_key("user-agent")
+                && !on.contains_key("grpc-timeout")
+        );
     }
 
     #[test]
     fn a_refusal_passes_and_a_broken_connection_is_unavailable() {
         let refused = upstream_error(Status::not_found("etcdserver: requested lease not found"));
-        assert_eq!((refused.code(), refused.message()), (tonic::Code::NotFound, "etcdserver: requested lease not found"));
+        assert_eq!(
+            (refused.code(), refused.message()),
+            (
+                tonic::Code::NotFound,
+                "etcdserver: requested lease not found"
+            )
+        );
         let broken = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "reset by peer");
         let broken = upstream_error(Status::from_error(Box::new(broken)));
         assert_eq!(broken.code(), tonic::Code::Unavailable);

@@ -1,10 +1,11 @@
 //! etcd's messages <-> the words of the key space. The one place that knows both.
 
 use bytes::Bytes;
-use causeway_engine::core::{LegacyEntry, LegacyMeta, Reply};
+use causeway_engine::core::Reply;
 use causeway_engine::key_space::{
-    Compare, CompareResult, CompareTarget, DeleteRangeReply, EventKind, KeyCommand, KeyError, KeyEvent, KeyReply,
-    KeyValue, Op, OpReply, PutReply, RangeReply, RangeRequest, SortOrder, SortTarget, Txn, TxnReply,
+    Compare, CompareResult, CompareTarget, DeleteRangeReply, EventKind, KeyCommand, KeyError,
+    KeyEvent, KeyReply, KeyValue, Op, OpReply, PutReply, RangeReply, RangeRequest, SortOrder,
+    SortTarget, Txn, TxnReply,
 };
 use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::messages::mvccpb;
@@ -208,11 +209,17 @@ pub(super) fn range_reply(header: pb::ResponseHeader, reply: &RangeReply) -> pb:
 
 /// A put's answer.
 pub(super) fn put_reply(header: pb::ResponseHeader, reply: &PutReply) -> pb::PutResponse {
-    pb::PutResponse { header: Some(header), prev_kv: reply.prev_kv.as_deref().map(kv) }
+    pb::PutResponse {
+        header: Some(header),
+        prev_kv: reply.prev_kv.as_deref().map(kv),
+    }
 }
 
 /// A deletion's answer.
-pub(super) fn delete_reply(header: pb::ResponseHeader, reply: &DeleteRangeReply) -> pb::DeleteRangeResponse {
+pub(super) fn delete_reply(
+    header: pb::ResponseHeader,
+    reply: &DeleteRangeReply,
+) -> pb::DeleteRangeResponse {
     pb::DeleteRangeResponse {
         header: Some(header),
         deleted: reply.deleted,
@@ -236,20 +243,13 @@ fn op_reply(reply: &OpReply) -> pb::ResponseOp {
     let response = match reply {
         OpReply::Range(reply) => Response::ResponseRange(range_reply(bare(reply.revision), reply)),
         OpReply::Put(reply) => Response::ResponsePut(put_reply(bare(reply.revision), reply)),
-        OpReply::DeleteRange(reply) => Response::ResponseDeleteRange(delete_reply(bare(reply.revision), reply)),
+        OpReply::DeleteRange(reply) => {
+            Response::ResponseDeleteRange(delete_reply(bare(reply.revision), reply))
+        }
         OpReply::Txn(reply) => Response::ResponseTxn(txn_reply(bare(reply.revision), reply)),
     };
-    pb::ResponseOp { response: Some(response) }
-}
-
-/// A pair of the legacy store as the machine takes it over.
-pub(super) fn legacy_entry(kv: &mvccpb::KeyValue) -> LegacyEntry {
-    LegacyEntry {
-        key: kv.key.clone(),
-        value: Some(kv.value.clone()),
-        owner: kv.lease,
-        mark: kv.mod_revision,
-        meta: LegacyMeta::Pair { create_revision: kv.create_revision, version: kv.version },
+    pb::ResponseOp {
+        response: Some(response),
     }
 }
 

@@ -9,8 +9,8 @@ use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::messages::etcdserverpb::request_op::Request as Asked;
 use causeway_wire::etcd::messages::etcdserverpb::response_op::Response as Answer;
 use causeway_wire::etcd::messages::mvccpb::KeyValue;
-use tonic::metadata::MetadataMap;
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 use super::translate::{self, status};
 use super::{Front, general};
@@ -29,7 +29,10 @@ pub(super) async fn range(
         keys_only: range.count_only,
         ..Default::default()
     };
-    let mut kvs = general::range(front, metadata, everything).await?.into_inner().kvs;
+    let mut kvs = general::range(front, metadata, everything)
+        .await?
+        .into_inner()
+        .kvs;
     // Copies of registrations there are not what readers see.
     kvs.retain(|kv| !front.owns(&kv.key));
     let asked = RangeRequest {
@@ -43,7 +46,12 @@ pub(super) async fn range(
     let found = found.map_err(|e| status(translate::key_error(&e)))?;
     kvs.extend(found.kvs.iter().map(|kv| translate::kv(kv)));
     let (kvs, count, more) = select(range, kvs);
-    Ok(pb::RangeResponse { header: Some(front.header(found.revision)), kvs, more, count })
+    Ok(pb::RangeResponse {
+        header: Some(front.header(found.revision)),
+        kvs,
+        more,
+        count,
+    })
 }
 
 /// Sort, bounds, limit and fields of a range, over pairs from anywhere (etcd: apply.go Range).
@@ -53,10 +61,19 @@ fn select(range: &pb::RangeRequest, mut kvs: Vec<KeyValue>) -> (Vec<KeyValue>, i
     if range.count_only {
         return (Vec::new(), count, false);
     }
-    let within = |number: i64, low: i64, high: i64| (low == 0 || number >= low) && (high == 0 || number <= high);
+    let within = |number: i64, low: i64, high: i64| {
+        (low == 0 || number >= low) && (high == 0 || number <= high)
+    };
     kvs.retain(|kv| {
-        within(kv.mod_revision, range.min_mod_revision, range.max_mod_revision)
-            && within(kv.create_revision, range.min_create_revision, range.max_create_revision)
+        within(
+            kv.mod_revision,
+            range.min_mod_revision,
+            range.max_mod_revision,
+        ) && within(
+            kv.create_revision,
+            range.min_create_revision,
+            range.max_create_revision,
+        )
     });
     kvs.sort_by(|a, b| a.key.cmp(&b.key));
     match range.sort_target() {
@@ -88,13 +105,20 @@ pub(super) async fn delete(
     delete: pb::DeleteRangeRequest,
 ) -> Result<pb::DeleteRangeResponse, Status> {
     let mixed = front.touches(&delete.key, &delete.range_end) == Touches::Mixed;
-    let asked = pb::DeleteRangeRequest { prev_kv: delete.prev_kv || mixed, ..delete.clone() };
+    let asked = pb::DeleteRangeRequest {
+        prev_kv: delete.prev_kv || mixed,
+        ..delete.clone()
+    };
     let there = general::delete(front, metadata, asked).await?.into_inner();
     let mark = there.header.as_ref().map_or(0, |h| h.revision);
     let done = front.acknowledged(peer, translate::delete(&delete), mark);
     let mut answer = front.delete_reply(done).await?;
     if mixed {
-        let general: Vec<KeyValue> = there.prev_kvs.into_iter().filter(|kv| !front.owns(&kv.key)).collect();
+        let general: Vec<KeyValue> = there
+            .prev_kvs
+            .into_iter()
+            .filter(|kv| !front.owns(&kv.key))
+            .collect();
         answer.deleted += i64::try_from(general.len()).unwrap_or(0);
         if delete.prev_kv {
             answer.prev_kvs.extend(general);
@@ -120,13 +144,17 @@ pub(super) async fn txn(
     let turned = front
         .gateway
         .with(|core| {
-            let owned = |compare: &pb::Compare| front.touches(&compare.key, &compare.range_end) == Touches::Owned;
+            let owned = |compare: &pb::Compare| {
+                front.touches(&compare.key, &compare.range_end) == Touches::Owned
+            };
             turn(txn, &owned, &|compare| compare.holds(core.keys()))
         })
         .0;
     let there = general::txn(front, metadata, turned).await?.into_inner();
     let mark = there.header.as_ref().map_or(0, |h| h.revision);
-    let op = KeyCommand::Txn(done_here(txn, &there, &|key, range_end| front.touches(key, range_end) != Touches::General));
+    let op = KeyCommand::Txn(done_here(txn, &there, &|key, range_end| {
+        front.touches(key, range_end) != Touches::General
+    }));
     let is_mixed = touched_by(front, txn) == Touches::Mixed;
     let here = front.txn_reply(front.acknowledged(peer, op, mark)).await?;
     if is_mixed {
@@ -140,8 +168,14 @@ pub(super) async fn txn(
 /// What can be refused without asking anybody, in the key space's own words.
 fn check(front: &Front, txn: &pb::TxnRequest) -> Result<(), Status> {
     // Conditions and general keys are not ours to judge, so the operations alone are checked.
-    let shape = Txn { compare: Vec::new(), ..translate::txn(txn) };
-    let refused = front.gateway.with(|core| core.keys().check(&KeyCommand::Txn(shape)).err()).0;
+    let shape = Txn {
+        compare: Vec::new(),
+        ..translate::txn(txn)
+    };
+    let refused = front
+        .gateway
+        .with(|core| core.keys().check(&KeyCommand::Txn(shape)).err())
+        .0;
     match refused.as_ref().map(translate::key_error) {
         Some(
             error @ (EtcdError::EmptyKey
@@ -170,9 +204,9 @@ fn turn(
         (!holds(&ours)).then(|| never(&compare.key))
     };
     let op = |op: &pb::RequestOp| match &op.request {
-        Some(Asked::RequestTxn(inner)) => {
-            pb::RequestOp { request: Some(Asked::RequestTxn(turn(inner, owned, holds))) }
-        }
+        Some(Asked::RequestTxn(inner)) => pb::RequestOp {
+            request: Some(Asked::RequestTxn(turn(inner, owned, holds))),
+        },
         _ => op.clone(),
     };
     pb::TxnRequest {
@@ -194,8 +228,16 @@ fn never(key: &Bytes) -> pb::Compare {
 }
 
 /// The operations on registrations that were done, without conditions.
-fn done_here(txn: &pb::TxnRequest, there: &pb::TxnResponse, owned: &dyn Fn(&[u8], &[u8]) -> bool) -> Txn {
-    let branch = if there.succeeded { &txn.success } else { &txn.failure };
+fn done_here(
+    txn: &pb::TxnRequest,
+    there: &pb::TxnResponse,
+    owned: &dyn Fn(&[u8], &[u8]) -> bool,
+) -> Txn {
+    let branch = if there.succeeded {
+        &txn.success
+    } else {
+        &txn.failure
+    };
     let mut success = Vec::new();
     for (op, answer) in branch.iter().zip(&there.responses) {
         let of_view = match (&op.request, &answer.response) {
@@ -209,10 +251,19 @@ fn done_here(txn: &pb::TxnRequest, there: &pb::TxnResponse, owned: &dyn Fn(&[u8]
             _ => false,
         };
         if of_view {
-            success.extend(translate::txn(&pb::TxnRequest { success: vec![op.clone()], ..Default::default() }).success);
+            success.extend(
+                translate::txn(&pb::TxnRequest {
+                    success: vec![op.clone()],
+                    ..Default::default()
+                })
+                .success,
+            );
         }
     }
-    Txn { success, ..Txn::default() }
+    Txn {
+        success,
+        ..Txn::default()
+    }
 }
 
 /// Our answer with the legacy cluster's verdicts on the conditions.
@@ -258,11 +309,14 @@ fn each_range(txn: &pb::TxnRequest, each: &mut dyn FnMut(&[u8], &[u8])) {
 
 /// Whether a transaction may change something.
 pub(super) fn writes(txn: &pb::TxnRequest) -> bool {
-    txn.success.iter().chain(&txn.failure).any(|op| match &op.request {
-        Some(Asked::RequestPut(_) | Asked::RequestDeleteRange(_)) => true,
-        Some(Asked::RequestTxn(inner)) => writes(inner),
-        Some(Asked::RequestRange(_)) | None => false,
-    })
+    txn.success
+        .iter()
+        .chain(&txn.failure)
+        .any(|op| match &op.request {
+            Some(Asked::RequestPut(_) | Asked::RequestDeleteRange(_)) => true,
+            Some(Asked::RequestTxn(inner)) => writes(inner),
+            Some(Asked::RequestRange(_)) | None => false,
+        })
 }
 
 /// Puts under a lease, as lease and key.
@@ -270,7 +324,9 @@ pub(super) fn leased_puts(txn: &pb::TxnRequest) -> Vec<(i64, Bytes)> {
     let mut out = Vec::new();
     for op in txn.success.iter().chain(&txn.failure) {
         match &op.request {
-            Some(Asked::RequestPut(put)) if put.lease != 0 => out.push((put.lease, put.key.clone())),
+            Some(Asked::RequestPut(put)) if put.lease != 0 => {
+                out.push((put.lease, put.key.clone()))
+            }
             Some(Asked::RequestTxn(inner)) => out.extend(leased_puts(inner)),
             _ => {}
         }

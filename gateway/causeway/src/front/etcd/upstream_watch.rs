@@ -123,7 +123,9 @@ impl Generals {
         let seen = front.identity.legacy_revision();
         let start = match mixed {
             None => create.start_revision,
-            Some(_) => general_start(create.start_revision, seen, |ours| front.identity.legacy_revision_at(ours)),
+            Some(_) => general_start(create.start_revision, seen, |ours| {
+                front.identity.legacy_revision_at(ours)
+            }),
         };
         let mut general = General {
             id,
@@ -169,7 +171,9 @@ impl Generals {
         if let Some(general) = self.watches.remove(&key) {
             self.by_id.remove(&general.id);
             let watch_id = general.id;
-            self.send(RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id }));
+            self.send(RequestUnion::CancelRequest(pb::WatchCancelRequest {
+                watch_id,
+            }));
         }
         if self.watches.is_empty() {
             // Its answers would find nobody.
@@ -189,7 +193,9 @@ impl Generals {
             (Some(link), _) => match link.from_legacy.recv().await {
                 Some(Ok(answer)) => News::Answer(Box::new(answer)),
                 Some(Err(status)) => News::Broken(status),
-                None => News::Broken(Status::unavailable("causeway: the legacy etcd ended the watch stream")),
+                None => News::Broken(Status::unavailable(
+                    "causeway: the legacy etcd ended the watch stream",
+                )),
             },
             (None, Some(at)) => {
                 sleep_until(at).await;
@@ -220,11 +226,18 @@ impl Generals {
         Ok(Vec::new())
     }
 
-    fn answer(&mut self, front: &Front, answer: pb::WatchResponse, stream: &mut WatchStream) -> Vec<WatcherKey> {
+    fn answer(
+        &mut self,
+        front: &Front,
+        answer: pb::WatchResponse,
+        stream: &mut WatchStream,
+    ) -> Vec<WatcherKey> {
         let revision = answer.header.as_ref().map_or(0, |h| h.revision);
         front.identity.saw_legacy_revision(revision);
         if answer.created {
-            let Some(key) = self.sent.pop_front() else { return Vec::new() };
+            let Some(key) = self.sent.pop_front() else {
+                return Vec::new();
+            };
             if answer.canceled {
                 if self.watches.get(&key).is_some_and(|g| !g.announced) {
                     deny(stream, key, &answer.cancel_reason, revision);
@@ -248,7 +261,9 @@ impl Generals {
             stream.progress(revision);
             return Vec::new();
         }
-        let Some(key) = self.by_id.get(&answer.watch_id).copied() else { return Vec::new() };
+        let Some(key) = self.by_id.get(&answer.watch_id).copied() else {
+            return Vec::new();
+        };
         if answer.canceled {
             if answer.compact_revision != 0 {
                 stream.compacted(key, answer.compact_revision);
@@ -257,7 +272,9 @@ impl Generals {
             }
             return vec![key];
         }
-        let Some(general) = self.watches.get_mut(&key) else { return Vec::new() };
+        let Some(general) = self.watches.get_mut(&key) else {
+            return Vec::new();
+        };
         general.next = general.next.max(revision.saturating_add(1));
         let mut events = answer.events;
         if events.is_empty() {
@@ -280,9 +297,16 @@ impl Generals {
         self.sent.clear();
         self.again = Some(Instant::now() + AGAIN);
         let seen = front.identity.legacy_revision();
-        let waiting: Vec<WatcherKey> = self.watches.iter().filter(|(_, g)| !g.announced).map(|(k, _)| *k).collect();
+        let waiting: Vec<WatcherKey> = self
+            .watches
+            .iter()
+            .filter(|(_, g)| !g.announced)
+            .map(|(k, _)| *k)
+            .collect();
         for key in waiting {
-            let Some(general) = self.watches.get_mut(&key) else { continue };
+            let Some(general) = self.watches.get_mut(&key) else {
+                continue;
+            };
             // Creates are answered in order: one that waits would hold up the others.
             match (general.mixed, seen) {
                 (Some(revision), _) => {
@@ -291,7 +315,11 @@ impl Generals {
                 }
                 (None, 1..) => {
                     general.announced = true;
-                    general.next = if general.next > 0 { general.next } else { seen + 1 };
+                    general.next = if general.next > 0 {
+                        general.next
+                    } else {
+                        seen + 1
+                    };
                     stream.created(key, seen);
                 }
                 (None, _) => {
@@ -308,7 +336,15 @@ impl Generals {
         let creates: Vec<(WatcherKey, pb::WatchCreateRequest)> = self
             .watches
             .iter()
-            .map(|(key, g)| (*key, pb::WatchCreateRequest { start_revision: g.next, ..g.create.clone() }))
+            .map(|(key, g)| {
+                (
+                    *key,
+                    pb::WatchCreateRequest {
+                        start_revision: g.next,
+                        ..g.create.clone()
+                    },
+                )
+            })
             .collect();
         for (key, create) in creates {
             self.sent.push_back(key);
@@ -330,13 +366,18 @@ impl Generals {
                 let _ = answers.try_send(Err(status));
             }
         }
-        self.link = Some(Link { to_legacy, from_legacy });
+        self.link = Some(Link {
+            to_legacy,
+            from_legacy,
+        });
     }
 
     fn send(&mut self, request: RequestUnion) {
         if let Some(link) = &self.link {
             // A link that is broken says so itself.
-            let _ = link.to_legacy.send(pb::WatchRequest { request_union: Some(request) });
+            let _ = link.to_legacy.send(pb::WatchRequest {
+                request_union: Some(request),
+            });
         }
     }
 }
@@ -380,7 +421,10 @@ fn general_start(asked: i64, seen: i64, told: impl Fn(i64) -> i64) -> i64 {
 
 /// A refusal in the words in which the stream knows it, or as a watch that is there and ends.
 fn deny(stream: &mut WatchStream, key: WatcherKey, reason: &str, revision: i64) {
-    match EtcdError::ALL.iter().find(|error| error.grpc_text() == reason) {
+    match EtcdError::ALL
+        .iter()
+        .find(|error| error.grpc_text() == reason)
+    {
         Some(error) => stream.denied(key, *error, revision),
         None => {
             stream.created(key, revision);

@@ -79,8 +79,14 @@ async fn serve(
     let id = StreamId(front.gateway.next_connection());
     // Before the first watch, so that no event is missed.
     let news = front.gateway.key_queue(id);
-    let registered = Registered { gateway: front.gateway.clone(), id };
-    let limits = WatchStreamLimits { max_message: MAX_MESSAGE, ..WatchStreamLimits::default() };
+    let registered = Registered {
+        gateway: front.gateway.clone(),
+        id,
+    };
+    let limits = WatchStreamLimits {
+        max_message: MAX_MESSAGE,
+        ..WatchStreamLimits::default()
+    };
     let serving = Serving {
         stream: WatchStream::new(front.identity.ids(), limits),
         id,
@@ -226,8 +232,12 @@ impl Serving {
                 announced.tell(&mut self.stream, create.key);
             }
             Touches::Mixed => {
-                let Some(revision) = self.watch_here(create)? else { return Ok(()) };
-                let announced = self.generals.add(&self.front, create, &asked, Some(revision));
+                let Some(revision) = self.watch_here(create)? else {
+                    return Ok(());
+                };
+                let announced = self
+                    .generals
+                    .add(&self.front, create, &asked, Some(revision));
                 announced.tell(&mut self.stream, create.key);
             }
         }
@@ -241,7 +251,12 @@ impl Serving {
         self.next_id += 1;
         let (created, after) = self.front.gateway.with(|core| {
             let mode = core.mode(StoreKind::Etcd);
-            let start = start_of(mode, core.revision_mark(), core.keys().revision(), create.start_revision);
+            let start = start_of(
+                mode,
+                core.revision_mark(),
+                core.keys().revision(),
+                create.start_revision,
+            );
             let spec = WatchSpec {
                 watch_id: id,
                 key: create.start.clone(),
@@ -262,7 +277,10 @@ impl Serving {
         match created.outcome {
             CreateOutcome::Live => {}
             CreateOutcome::Replay(groups) => {
-                let events = groups.iter().flat_map(|group| group.events.iter().map(translate::event)).collect();
+                let events = groups
+                    .iter()
+                    .flat_map(|group| group.events.iter().map(translate::event))
+                    .collect();
                 self.stream.events(create.key, revision, events);
             }
             CreateOutcome::Compacted { compact_revision } => {
@@ -284,7 +302,9 @@ impl Serving {
     fn cancel(&mut self, key: WatcherKey) {
         if let Some(id) = self.keys.remove(&key) {
             self.locals.remove(&id);
-            self.front.gateway.with(|core| core.key_watches().0.cancel(self.id, id));
+            self.front
+                .gateway
+                .with(|core| core.key_watches().0.cancel(self.id, id));
         }
         self.generals.cancel(key);
     }
@@ -332,7 +352,9 @@ impl Serving {
                 self.catch_up()?;
             }
         }
-        let denied = self.generals.handle(&self.front, news, &mut self.stream, has_locals)?;
+        let denied = self
+            .generals
+            .handle(&self.front, news, &mut self.stream, has_locals)?;
         for key in denied {
             self.cancel(key);
         }
@@ -370,7 +392,9 @@ fn start_of(mode: Mode, mark: i64, present: i64, asked: i64) -> WatchStart {
         0 => WatchStart::Now,
         ..0 => WatchStart::At(asked),
         _ if asked <= mark => WatchStart::Foreign(asked),
-        _ if mode != Mode::Embedded && asked > present.saturating_add(1) => WatchStart::Foreign(asked),
+        _ if mode != Mode::Embedded && asked > present.saturating_add(1) => {
+            WatchStart::Foreign(asked)
+        }
         _ => WatchStart::At(asked),
     }
 }

@@ -1,0 +1,254 @@
+//! LeaseKeepAlive: one stream for all leases of a client.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use causeway_backend::ErrorKind;
+use causeway_engine::phase::Acknowledges;
+use causeway_engine::route::Mode;
+use causeway_registry::{LeaseId, StoreKind};
+use causeway_wire::etcd::messages::etcdserverpb as pb;
+use causeway_wire::etcd::{EtcdError, KeepAliveId, LeaseOutput, LeaseStream};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Status, Streaming};
+
+use super::connection::{Caller, ended};
+use super::lease::lease_client;
+use super::relay::{Responses, upstream_error};
+use super::translate::status;
+use super::{Api, Front, observe, with_metadata};
+
+/// Keep-alives of one stream without an answer; more wait in the client's window.
+const PENDING: usize = 4096;
+
+/// Answers that a client has not read yet.
+const UNREAD: usize = 64;
+
+/// How long the legacy cluster is waited for where a client waits for the answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Answers a stream of keep-alives until one of both sides ends it.
+pub(super) fn start(
+    front: Api,
+    caller: Arc<Caller>,
+    metadata: MetadataMap,
+    inbound: Streaming<pb::LeaseKeepAliveRequest>,
+) -> Responses<pb::LeaseKeepAliveResponse> {
+    let (to_client, responses) = mpsc::channel(UNREAD);
+    if front.mode() == Mode::Relay {
+        tokio::spawn(relay_keep_alive(
+            front, caller, metadata, inbound, to_client,
+        ));
+    } else {
+        tokio::spawn(keep_alive(front, caller, inbound, to_client));
+    }
+    Box::pin(ReceiverStream::new(responses))
+}
+
+/// What became of one renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Renewal {
+    /// Lives, for these seconds from now.
+    Lives(i64),
+    /// Unknown, expired or revoked: answered with TTL 0, and the stream stays.
+    Over,
+    /// Nobody could say.
+    Unknown,
+}
+
+/// Keep-alives that are answered here. Those that have to ask the legacy cluster do not hold up reading,
+/// only the answers behind them.
+async fn keep_alive(
+    front: Api,
+    caller: Arc<Caller>,
+    mut inbound: Streaming<pb::LeaseKeepAliveRequest>,
+    to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
+) {
+    let mut stream = LeaseStream::new(front.identity.ids(), PENDING);
+    let mut asked: FuturesUnordered<Pin<Box<dyn Future<Output = (KeepAliveId, Renewal)> + Send>>> =
+        FuturesUnordered::new();
+    let mut open = true;
+    loop {
+        while let Some(output) = stream.poll_output() {
+            let (item, last) = match output {
+                LeaseOutput::Response(response) => (Ok(response), false),
+                LeaseOutput::Fail(error) => (Err(status(error)), true),
+                LeaseOutput::End => return,
+            };
+            if to_client.send(item).await.is_err() || last {
+                return;
+            }
+        }
+        tokio::select! {
+            message = inbound.message(), if open && stream.has_room() => match message {
+                Ok(Some(message)) => {
+                    let id = message.id;
+                    let (revision, after) = front.gateway.with(|core| core.keys().revision());
+                    let request = stream.handle_request(&message, revision);
+                    if front.durable(after).await.is_err() {
+                        stream.failed(request, EtcdError::Stopped);
+                    } else if let Some(renewal) = front.renew_here(id) {
+                        settle(&mut stream, request, renewal);
+                    } else {
+                        let front = front.clone();
+                        asked.push(Box::pin(async move { (request, front.renew_with_legacy(id).await) }));
+                    }
+                }
+                Ok(None) => {
+                    open = false;
+                    stream.half_close();
+                }
+                // The client went away.
+                Err(_) => return,
+            },
+            Some((request, renewal)) = asked.next(), if !asked.is_empty() => settle(&mut stream, request, renewal),
+            () = caller.ends() => {
+                let _ = to_client.send(Err(ended())).await;
+                return;
+            }
+            () = to_client.closed() => return,
+        }
+    }
+}
+
+fn settle(stream: &mut LeaseStream, request: KeepAliveId, renewal: Renewal) {
+    match renewal {
+        Renewal::Lives(ttl_s) => stream.renewed(request, ttl_s),
+        Renewal::Over => stream.missing(request),
+        Renewal::Unknown => stream.failed(request, EtcdError::Timeout),
+    }
+}
+
+/// Keep-alives that the legacy cluster answers, on a stream of its own for each client's.
+async fn relay_keep_alive(
+    front: Api,
+    caller: Arc<Caller>,
+    metadata: MetadataMap,
+    mut inbound: Streaming<pb::LeaseKeepAliveRequest>,
+    to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
+) {
+    let (to_legacy, requests) = mpsc::channel(UNREAD);
+    let passing = async {
+        while let Ok(Some(message)) = inbound.message().await {
+            if to_legacy.send(message).await.is_err() {
+                return;
+            }
+        }
+        // The half-close goes on.
+        drop(to_legacy);
+        std::future::pending::<()>().await;
+    };
+    let answering = async {
+        let mut client = lease_client(&front)?;
+        let request = with_metadata(&metadata, ReceiverStream::new(requests));
+        let mut responses = client
+            .lease_keep_alive(request)
+            .await
+            .map_err(upstream_error)?
+            .into_inner();
+        while let Some(response) = responses.message().await.map_err(upstream_error)? {
+            front.relayed_renewal(&response).await?;
+            if to_client.send(Ok(response)).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let end: Result<(), Status> = tokio::select! {
+        end = answering => end,
+        () = passing => Ok(()),
+        () = caller.ends() => Err(ended()),
+        () = to_client.closed() => Ok(()),
+    };
+    if let Err(error) = end {
+        let _ = to_client.send(Err(error)).await;
+    }
+}
+
+impl Front {
+    /// Renews what can be renewed without asking anybody.
+    fn renew_here(&self, id: i64) -> Option<Renewal> {
+        if self.ended.contains(id) {
+            return Some(Renewal::Over);
+        }
+        let embedded = self.mode() == Mode::Embedded;
+        if self.gateway.renew(LeaseId::lease(id)).is_err() {
+            return embedded.then_some(Renewal::Over);
+        }
+        let granted = self
+            .gateway
+            .with(|core| core.keys().lease(id).map(|l| l.ttl_s))
+            .0;
+        let Some(ttl_s) = granted else {
+            return Some(Renewal::Over);
+        };
+        if embedded {
+            return Some(Renewal::Lives(ttl_s));
+        }
+        if self.is_bound(id) {
+            return None;
+        }
+        if let Some(leases) = &self.legacy.leases {
+            leases.renewed(&self.gateway, id);
+        }
+        Some(Renewal::Lives(ttl_s))
+    }
+
+    /// Renews a lease that the legacy cluster has to confirm, or that only it may know.
+    async fn renew_with_legacy(&self, id: i64) -> Renewal {
+        let bound = self.is_bound(id);
+        let asked = async {
+            if bound {
+                let Some(leases) = &self.legacy.leases else {
+                    return Ok(None);
+                };
+                let ttl = leases.renew_bound(id).await?;
+                return Ok(Some(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)));
+            }
+            self.adopt(id).await
+        };
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(Some(ttl_s))) => Renewal::Lives(ttl_s),
+            Ok(Ok(None)) => Renewal::Over,
+            Ok(Err(error)) if error.kind() == ErrorKind::LeaseGone => Renewal::Over,
+            // The lease is not known here. Where registrations live without the legacy cluster, that is the
+            // answer; a stream that ended would cost the client's other leases their beats.
+            _ if !bound && self.acknowledges() == Acknowledges::New => Renewal::Over,
+            _ => Renewal::Unknown,
+        }
+    }
+
+    /// What a renewal by the legacy cluster says to the machine.
+    async fn relayed_renewal(&self, response: &pb::LeaseKeepAliveResponse) -> Result<(), Status> {
+        let (mode, known) = self
+            .gateway
+            .with(|core| {
+                (
+                    core.mode(StoreKind::Etcd),
+                    core.keys().lease(response.id).is_some(),
+                )
+            })
+            .0;
+        match (response.ttl > 0, known) {
+            // Granted elsewhere, before this gateway.
+            (true, false) if !self.ended.contains(response.id) => {
+                observe::granted(self, response.id, response.ttl).await?;
+            }
+            (false, true) if mode == Mode::Relay => {
+                observe::over(self, response.id, Vec::new(), 0).await?
+            }
+            _ => {}
+        }
+        // Between the take-over and the end of this connection the lease is ours to keep.
+        if response.ttl > 0 && mode != Mode::Relay {
+            let _ = self.gateway.renew(LeaseId::lease(response.id));
+        }
+        Ok(())
+    }
+}
