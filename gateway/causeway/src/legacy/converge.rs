@@ -39,6 +39,9 @@ pub async fn run(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
     let mut stopping = gateway.stopping();
     let own = Arc::new(OwnLeases::default());
     loop {
+        if let Some(sessions) = &legacy.sessions {
+            sessions.reattach(&gateway).await;
+        }
         let keys = gateway.with(|core| core.dirty(ROUND)).0;
         let results: Vec<bool> = futures::stream::iter(keys)
             .map(|key| attempt(&gateway, &legacy, &own, key))

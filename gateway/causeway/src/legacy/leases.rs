@@ -95,12 +95,17 @@ impl Leases {
 
     /// The client was heard: L is told, if it has the lease, without anybody waiting for it.
     pub fn renewed(self: &Arc<Self>, gateway: &Arc<Gateway>, id: i64) {
-        let Some(lease) = self.known.get(&id).map(|l| l.clone()) else { return };
-        if !lease.alive.load(Ordering::Acquire) {
+        // One that is not known here may be there all the same: from before a restart of the gateway.
+        let lease = self.entry(id);
+        if lease.gone.load(Ordering::Acquire) {
             return;
         }
         let (this, gateway) = (self.clone(), gateway.clone());
         tokio::spawn(async move {
+            if !lease.alive.load(Ordering::Acquire) && !matches!(this.ask(id).await, Ok(LegacyOwner::Alive)) {
+                gateway.converge.notify_one();
+                return;
+            }
             if let Err(error) = this.upstream.keep_alive(id).await {
                 if error.kind() == ErrorKind::LeaseGone {
                     lease.alive.store(false, Ordering::Release);

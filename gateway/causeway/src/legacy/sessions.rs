@@ -9,12 +9,17 @@ use causeway_backend_zookeeper::Servers;
 use causeway_backend_zookeeper::upstream::{Handshake, Notification, Pings, Upstream, UpstreamOptions};
 use causeway_engine::converge::LegacyOwner;
 use causeway_engine::core::Command;
+use causeway_engine::phase::LegacyCopy;
 use causeway_engine::session::{ConnId, LegacySession};
 use causeway_wire::zk::ConnectRequest;
 use dashmap::DashMap;
+use futures::StreamExt;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::gateway::Gateway;
+
+/// Sessions that are re-attached at the same time.
+const REATTACH: usize = 32;
 
 struct Client {
     conn: ConnId,
@@ -79,6 +84,36 @@ impl Upstreams {
     /// Whether the session's client is connected here, so that its upstream session may be attached.
     pub fn is_connected(&self, session: i64) -> bool {
         self.clients.contains_key(&session)
+    }
+
+    /// Re-attaches the sessions of connected clients that stand for something in the ensemble: without a
+    /// connection they would run out there although their clients live.
+    pub async fn reattach(&self, gateway: &Gateway) {
+        let ids: Vec<i64> = self
+            .clients
+            .iter()
+            .filter(|client| {
+                client.upstream.try_lock().is_ok_and(|u| u.as_ref().is_none_or(|u| u.lost_already().is_some()))
+            })
+            .map(|client| *client.key())
+            .collect();
+        let ids = gateway
+            .with(|core| {
+                let copies = matches!(
+                    core.phase().phase().legacy_copy(),
+                    LegacyCopy::BeforeReply | LegacyCopy::Converges
+                );
+                let stands = |id: &i64| core.sessions().get(*id).is_some_and(|s| s.legacy.is_some() && (copies || s.bound));
+                ids.into_iter().filter(stands).collect::<Vec<i64>>()
+            })
+            .0;
+        futures::stream::iter(ids)
+            .for_each_concurrent(REATTACH, |id| async move {
+                if let Err(error) = self.attach(gateway, id).await {
+                    tracing::debug!(session = format!("{id:x}"), %error, "not attached in the legacy ensemble yet");
+                }
+            })
+            .await;
     }
 
     /// The session's upstream connection: the one there is, or a new one, re-attached by id and password
