@@ -8,6 +8,7 @@ use std::time::Duration;
 use causeway_backend::{BackendError, ErrorKind};
 use causeway_backend_etcd::upstream::EtcdUpstream;
 use causeway_engine::converge::LegacyOwner;
+use causeway_engine::phase::LegacyCopy;
 use dashmap::DashMap;
 use tokio::sync::Mutex;
 
@@ -95,6 +96,10 @@ impl Leases {
 
     /// The client was heard: L is told, if it has the lease, without anybody waiting for it.
     pub fn renewed(self: &Arc<Self>, gateway: &Arc<Gateway>, id: i64) {
+        let copies = gateway.with(|core| core.phase().phase().legacy_copy()).0;
+        if !matches!(copies, LegacyCopy::BeforeReply | LegacyCopy::Converges) && !self.is_bound(id) {
+            return;
+        }
         // One that is not known here may be there all the same: from before a restart of the gateway.
         let lease = self.entry(id);
         if lease.gone.load(Ordering::Acquire) {
