@@ -9,7 +9,7 @@ use causeway_backend::{BackendError, ErrorKind, Scope, Subtree};
 /// rest (ZooKeeper: `PathUtils.validatePath`).
 pub(crate) fn path(key: &[u8]) -> Result<&str, BackendError> {
     match std::str::from_utf8(key) {
-        Ok(path) if path.len() > 1 && path.starts_with('/') => Ok(path),
+        Ok(path) if path.starts_with('/') => Ok(path),
         _ => Err(BackendError::not_applied(
             ErrorKind::InvalidKey,
             format!(
@@ -153,8 +153,8 @@ mod tests {
             (child("/", "a"), child("/a", "b")),
             ("/a".to_owned(), "/a/b".to_owned())
         );
-        assert!(path(b"/a").is_ok());
-        for bad in [&b""[..], b"/", b"a", b"/\xff"] {
+        assert!(path(b"/a").is_ok() && path(b"/").is_ok());
+        for bad in [&b""[..], b"a", b"/\xff"] {
             assert!(path(bad).is_err());
         }
     }

@@ -18,6 +18,7 @@ use causeway_backend::{BackendError, Certainty, ErrorKind};
 use causeway_wire::zk::record::Record;
 use causeway_wire::zk::{ConnectRequest, OpCode, ReplyHeader, WatcherEvent, xid};
 use parking_lot::Mutex;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -58,7 +59,14 @@ pub struct Notification {
 }
 
 /// Notifications in the order in which they came; ends with the connection.
-pub type Notifications = mpsc::UnboundedReceiver<Notification>;
+///
+/// They do not wait for their reader, since a reader that waits for an answer would then wait for
+/// ever: a connection whose notifications are left lying (beyond [`NOTIFICATIONS`]) is given up.
+/// Dropping the receiver is no fault: notifications are then only counted.
+pub type Notifications = mpsc::Receiver<Notification>;
+
+/// How many notifications may wait for their reader.
+pub const NOTIFICATIONS: usize = 65_536;
 
 /// A connection for one session. Dropping it closes the connection and leaves the session alone.
 #[derive(Debug)]
@@ -101,7 +109,7 @@ impl Upstream {
         pings: Pings,
     ) -> (Self, Notifications) {
         let (sender, receiver) = raw.split();
-        let (events, notifications) = mpsc::unbounded_channel();
+        let (events, notifications) = mpsc::channel(NOTIFICATIONS);
         let shared = Arc::new(Shared {
             server: receiver.server().to_owned(),
             session_timeout,
@@ -371,7 +379,7 @@ async fn write(shared: Arc<Shared>, mut sender: FrameSender, pings: Pings) {
 async fn read(
     shared: Arc<Shared>,
     mut receiver: FrameReceiver,
-    events: mpsc::UnboundedSender<Notification>,
+    events: mpsc::Sender<Notification>,
 ) {
     loop {
         let frame = match receiver.next_frame().await {
@@ -388,19 +396,21 @@ async fn read(
 fn receive(
     shared: &Shared,
     frame: Bytes,
-    events: &mpsc::UnboundedSender<Notification>,
+    events: &mpsc::Sender<Notification>,
 ) -> Result<(), String> {
     let (header, body) = ReplyHeader::split(frame).map_err(|error| error.to_string())?;
     if header.xid == xid::NOTIFICATION {
         shared.heard();
         let event = WatcherEvent::decode(body).map_err(|error| error.to_string())?;
         let number = shared.events.fetch_add(1, Ordering::Relaxed) + 1;
-        // Nobody may be interested in notifications.
-        let _ = events.send(Notification {
+        let notification = Notification {
             number,
             zxid: header.zxid,
             event,
-        });
+        };
+        if let Err(TrySendError::Full(_)) = events.try_send(notification) {
+            return Err(format!("{NOTIFICATIONS} notifications wait unread"));
+        }
         return Ok(());
     }
     let Some(waiting) = shared.answered(header.xid) else {

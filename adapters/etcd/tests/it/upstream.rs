@@ -582,3 +582,32 @@ async fn requests_that_etcd_refuses_are_told_apart() {
         .expect("relayed");
     assert!(backend.lookup(b"/relayed").await.expect("reads").is_some());
 }
+
+#[tokio::test]
+async fn a_server_that_falls_silent_is_told_as_lost() {
+    let server = RealEtcd::start().await;
+    let backend = EtcdBackend::new(BackendName::new("etcd"), &EtcdOptions::new([server.url()]));
+    let backend = backend.expect("a good address");
+    let mut events = backend.watch(Scope::from(Subtree::root("/n")));
+    let mut next = async || {
+        let event = timeout(PATIENCE, events.next()).await;
+        event.expect("in time").expect("endless")
+    };
+    while !matches!(next().await, Event::SnapshotDone { .. }) {}
+    server.pause();
+    let started = Instant::now();
+    // A ping after 10 s and 5 s of waiting for it: etcd allows no quicker pings.
+    assert!(matches!(next().await, Event::Lost { .. }));
+    assert!(
+        started.elapsed() < Duration::from_secs(25),
+        "{:?}",
+        started.elapsed()
+    );
+    let health = backend.health().await;
+    assert!(
+        !health.is_usable() && health.detail.contains(&server.address()),
+        "{health:?}"
+    );
+    server.resume();
+    assert_eq!(next().await, Event::SnapshotStart);
+}

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use causeway_backend::testing::RealZookeeper;
 use causeway_backend::{
-    Acl, Backend, BackendName, ErrorKind, Expect, Meta, Owner, Registration, Scope, Subtree,
+    Acl, Backend, BackendName, ErrorKind, Event, Expect, Meta, Owner, Registration, Scope, Subtree,
     ZookeeperMeta,
 };
 use causeway_backend_zookeeper::{Servers, ZookeeperBackend, ZookeeperOptions};
+use futures::StreamExt;
+use tokio::time::Instant;
 
 fn backend(connect: &str, change: impl FnOnce(&mut ZookeeperOptions)) -> ZookeeperBackend {
     let mut options = ZookeeperOptions::new(Servers::parse(connect).expect("a good address"));
@@ -66,6 +68,8 @@ async fn keys_lie_below_the_chroot() {
         .entries;
     let keys: Vec<&[u8]> = all.iter().map(|entry| &entry.key[..]).collect();
     assert_eq!(keys, [&b"/"[..], b"/n", b"/n/m", b"/other"]);
+    let root = below.lookup(b"/").await.expect("reads");
+    assert_eq!(root.as_ref(), all.first());
 }
 
 #[tokio::test]
@@ -152,4 +156,34 @@ async fn what_a_znode_cannot_do_is_said_in_words() {
         .await
         .expect_err("not a lease of this backend");
     assert_eq!(error.kind(), ErrorKind::LeaseGone, "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_falls_silent_is_told_as_lost() {
+    let server = RealZookeeper::start().await;
+    let backend = backend(&server.address(), |options| {
+        options.session_timeout = Duration::from_secs(4);
+    });
+    backend
+        .register(persistent("/n", "1"))
+        .await
+        .expect("registers");
+    let mut events = backend.watch(Scope::from(Subtree::root("/n")));
+    let mut next = async || {
+        let event = tokio::time::timeout(Duration::from_secs(30), events.next()).await;
+        event.expect("in time").expect("endless")
+    };
+    while !matches!(next().await, Event::SnapshotDone { .. }) {}
+    server.pause();
+    let started = Instant::now();
+    assert!(matches!(next().await, Event::Lost { .. }));
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        started.elapsed()
+    );
+    let health = backend.health().await;
+    assert!(!health.is_usable(), "{health:?}");
+    server.resume();
+    assert_eq!(next().await, Event::SnapshotStart);
 }
