@@ -67,6 +67,7 @@ pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpList
         legacy,
         identity,
         ended: lease::Ended::default(),
+        last_seen: union::LastSeen::default(),
         leaving: AtomicU64::new(0),
     });
     let tasks = TaskTracker::new();
@@ -100,6 +101,7 @@ struct Front {
     legacy: Arc<Legacy>,
     identity: Identity,
     ended: lease::Ended,
+    last_seen: union::LastSeen,
     /// Connections that have left at the take-over: their pace.
     leaving: AtomicU64,
 }

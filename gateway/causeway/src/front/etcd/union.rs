@@ -1,19 +1,27 @@
 //! Requests over registrations and general keys at once, and transactions that the legacy cluster has to
 //! acknowledge before the view follows.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use causeway_engine::key_space::{Compare, CompareTarget, KeyCommand, Op, RangeRequest, Txn};
+use causeway_engine::path::Protocol;
 use causeway_engine::route::Touches;
 use causeway_wire::etcd::EtcdError;
 use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::messages::etcdserverpb::request_op::Request as Asked;
 use causeway_wire::etcd::messages::etcdserverpb::response_op::Response as Answer;
 use causeway_wire::etcd::messages::mvccpb::KeyValue;
-use tonic::Status;
+use parking_lot::Mutex;
 use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
 
+use super::keep_alive::PATIENCE;
 use super::translate::{self, status};
 use super::{Front, general};
+
+/// Ranges whose general keys are remembered, and keys of each.
+const KEPT: usize = 1024;
 
 /// A range over both: the legacy cluster's general keys and the view's registrations as one list, under our
 /// header. A past revision selects the registrations' past; general keys are those of now.
@@ -22,19 +30,7 @@ pub(super) async fn range(
     metadata: &MetadataMap,
     range: &pb::RangeRequest,
 ) -> Result<pb::RangeResponse, Status> {
-    let everything = pb::RangeRequest {
-        key: range.key.clone(),
-        range_end: range.range_end.clone(),
-        serializable: range.serializable,
-        keys_only: range.count_only,
-        ..Default::default()
-    };
-    let mut kvs = general::range(front, metadata, everything)
-        .await?
-        .into_inner()
-        .kvs;
-    // Copies of registrations there are not what readers see.
-    kvs.retain(|kv| !front.owns(&kv.key));
+    let mut kvs = general_part(front, metadata, range).await?;
     let asked = RangeRequest {
         key: range.key.clone(),
         range_end: range.range_end.clone(),
@@ -52,6 +48,74 @@ pub(super) async fn range(
         more,
         count,
     })
+}
+
+/// The general keys of a range over both. Readers of one directory of registrations often leave out the
+/// slash at its end, and so ask for general keys that hardly ever exist: they must not lose sight of the
+/// registrations with the legacy cluster, and are given what was last seen of the rest.
+async fn general_part(
+    front: &Front,
+    metadata: &MetadataMap,
+    range: &pb::RangeRequest,
+) -> Result<Vec<KeyValue>, Status> {
+    let everything = pb::RangeRequest {
+        key: range.key.clone(),
+        range_end: range.range_end.clone(),
+        serializable: range.serializable,
+        ..Default::default()
+    };
+    let asked = general::range(front, metadata, everything);
+    if !is_directory(
+        &front.gateway.config.layouts.owned_roots(Protocol::Etcd),
+        &range.key,
+    ) {
+        return Ok(without_copies(front, asked.await?.into_inner().kvs));
+    }
+    let which = (range.key.clone(), range.range_end.clone());
+    let failed = match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(answer)) => {
+            let kvs = without_copies(front, answer.into_inner().kvs);
+            front.last_seen.keep(which, &kvs);
+            return Ok(kvs);
+        }
+        Ok(Err(status)) if status.code() != Code::Unavailable => return Err(status),
+        Ok(Err(status)) => status,
+        Err(_) => Status::unavailable("no answer in time"),
+    };
+    tracing::debug!(prefix = %range.key.escape_ascii(), %failed, "general keys beside registrations are shown as last seen");
+    Ok(front.last_seen.get(&which))
+}
+
+/// Copies of registrations in the legacy cluster are not what readers see.
+fn without_copies(front: &Front, mut kvs: Vec<KeyValue>) -> Vec<KeyValue> {
+    kvs.retain(|kv| !front.owns(&kv.key));
+    kvs
+}
+
+/// Whether a key is a directory of registrations without the slash at its end.
+fn is_directory(roots: &[Vec<u8>], key: &[u8]) -> bool {
+    roots
+        .iter()
+        .any(|root| root.strip_suffix(b"/") == Some(key))
+}
+
+/// General keys as last seen in ranges over both classes.
+#[derive(Default)]
+pub(super) struct LastSeen(Mutex<BTreeMap<(Bytes, Bytes), Vec<KeyValue>>>);
+
+impl LastSeen {
+    fn keep(&self, range: (Bytes, Bytes), kvs: &[KeyValue]) {
+        let mut ranges = self.0.lock();
+        if kvs.is_empty() {
+            ranges.remove(&range);
+        } else if kvs.len() <= KEPT && (ranges.len() < KEPT || ranges.contains_key(&range)) {
+            ranges.insert(range, kvs.to_vec());
+        }
+    }
+
+    fn get(&self, range: &(Bytes, Bytes)) -> Vec<KeyValue> {
+        self.0.lock().get(range).cloned().unwrap_or_default()
+    }
 }
 
 /// Sort, bounds, limit and fields of a range, over pairs from anywhere (etcd: apply.go Range).

@@ -23,6 +23,9 @@ use tonic::transport::Channel;
 use super::relay::upstream_error;
 use super::{Front, with_metadata};
 
+/// How long the announcement of a watch over both classes waits for the legacy cluster's half.
+const HALF: Duration = Duration::from_secs(1);
+
 /// Pause before the legacy cluster is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -37,6 +40,8 @@ pub(super) enum News {
     Broken(Status),
     /// It is time to try again.
     Again,
+    /// The cluster has not answered for a watch whose other half waits.
+    Late,
 }
 
 /// What a new watch can be told at once.
@@ -71,6 +76,8 @@ pub(super) struct Generals {
     /// Creates without an answer, in the order in which they were sent: etcd answers in that order, and a
     /// refusal carries no id.
     sent: VecDeque<WatcherKey>,
+    /// When the oldest watch over both classes stops waiting for its general half.
+    late: Option<Instant>,
 }
 
 struct General {
@@ -99,6 +106,7 @@ impl Generals {
             by_id: BTreeMap::new(),
             next_id: 1,
             sent: VecDeque::new(),
+            late: None,
         }
     }
 
@@ -123,9 +131,11 @@ impl Generals {
         let seen = front.identity.legacy_revision();
         let start = match mixed {
             None => create.start_revision,
-            Some(_) => general_start(create.start_revision, seen, |ours| {
-                front.identity.legacy_revision_at(ours)
-            }),
+            Some(_) => {
+                let mark = front.gateway.with(|core| core.revision_mark()).0;
+                let told = |ours| front.identity.legacy_revision_at(ours);
+                general_start(create.start_revision, mark, told)
+            }
         };
         let mut general = General {
             id,
@@ -161,6 +171,9 @@ impl Generals {
             self.open(front);
             self.send(RequestUnion::CreateRequest(general.create.clone()));
             self.sent.push_back(create.key);
+            if mixed.is_some() && self.late.is_none() {
+                self.late = Some(Instant::now() + HALF);
+            }
         }
         self.by_id.insert(id, create.key);
         self.watches.insert(create.key, general);
@@ -189,13 +202,23 @@ impl Generals {
 
     /// The next thing that happens; pending while there is nothing to wait for.
     pub(super) async fn next(&mut self) -> News {
+        let late = self.late;
+        let is_late = async move {
+            match late {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         match (&mut self.link, self.again) {
-            (Some(link), _) => match link.from_legacy.recv().await {
-                Some(Ok(answer)) => News::Answer(Box::new(answer)),
-                Some(Err(status)) => News::Broken(status),
-                None => News::Broken(Status::unavailable(
-                    "causeway: the legacy etcd ended the watch stream",
-                )),
+            (Some(link), _) => tokio::select! {
+                answer = link.from_legacy.recv() => match answer {
+                    Some(Ok(answer)) => News::Answer(Box::new(answer)),
+                    Some(Err(status)) => News::Broken(status),
+                    None => {
+                        News::Broken(Status::unavailable("causeway: the legacy etcd ended the watch stream"))
+                    }
+                },
+                () = is_late => News::Late,
             },
             (None, Some(at)) => {
                 sleep_until(at).await;
@@ -222,6 +245,15 @@ impl Generals {
                 self.broken(front, stream, &status);
             }
             News::Again => self.reopen(front),
+            News::Late => {
+                self.late = None;
+                for (key, general) in &mut self.watches {
+                    if let (false, Some(revision)) = (general.announced, general.mixed) {
+                        general.announced = true;
+                        stream.created(*key, revision);
+                    }
+                }
+            }
         }
         Ok(Vec::new())
     }
@@ -408,14 +440,14 @@ async fn run(
     }
 }
 
-/// Where the general half of a watch over both classes starts. The client's number may be ours, which
-/// means nothing to the legacy cluster; then it starts where that cluster surely was before: the client may
-/// be told a change twice, and is told all of them, or that they are compacted.
-fn general_start(asked: i64, seen: i64, told: impl Fn(i64) -> i64) -> i64 {
+/// Where the general half of a watch over both classes starts. A number up to the mark is the legacy
+/// cluster's own. Ours means nothing to it; then the watch starts where that cluster surely was before: the
+/// client may be told a change twice, and is told all of them, or that they are compacted.
+fn general_start(asked: i64, mark: i64, told: impl Fn(i64) -> i64) -> i64 {
     match asked {
         0 => 0,
-        _ if asked <= seen => asked,
-        _ => told(asked) + 1,
+        _ if asked <= mark => asked,
+        _ => told(asked).saturating_add(1),
     }
 }
 
@@ -443,9 +475,9 @@ mod tests {
 
     #[test]
     fn where_the_general_half_starts() {
-        let told = |ours: i64| if ours > 1000 { 45 } else { 0 };
-        for (asked, want) in [(0, 0), (40, 40), (50, 50), (1 << 50, 46), (51, 1)] {
-            assert_eq!(general_start(asked, 50, told), want, "{asked}");
+        let told = |ours: i64| if ours > 2000 { 45 } else { 0 };
+        for (asked, want) in [(0, 0), (40, 40), (1000, 1000), (1 << 50, 46), (1001, 1)] {
+            assert_eq!(general_start(asked, 1000, told), want, "{asked}");
         }
     }
 }

@@ -296,3 +296,32 @@ fn verdicts_of_the_legacy_cluster_are_shown() {
     as_decided(&mut answer, &txn(false, vec![inside(txn(false, vec![]))]));
     assert_eq!(answer, txn(false, vec![inside(txn(false, vec![]))]));
 }
+
+#[test]
+fn a_directory_without_its_slash() {
+    let roots = [b"orders-grpc/".to_vec(), b"/microservices/".to_vec()];
+    for (key, want) in [
+        ("orders-grpc", true),
+        ("/microservices", true),
+        ("orders", false),
+        ("orders-grpc/", false),
+        ("", false),
+    ] {
+        assert_eq!(is_directory(&roots, key.as_bytes()), want, "{key}");
+    }
+}
+
+#[test]
+fn general_keys_as_last_seen() {
+    let seen = LastSeen::default();
+    let range = |n: usize| (Bytes::from(format!("{n}")), Bytes::from_static(b"\0"));
+    seen.keep(range(0), &[kv("a", "1", 1, 1)]);
+    seen.keep(range(0), &[kv("a", "2", 1, 2)]);
+    assert_eq!(seen.get(&range(0)), [kv("a", "2", 1, 2)]);
+    for n in 1..KEPT + 1 {
+        seen.keep(range(n), &[kv("a", "1", 1, 1)]);
+    }
+    assert!(seen.get(&range(KEPT)).is_empty() && !seen.get(&range(KEPT - 1)).is_empty());
+    seen.keep(range(0), &[]);
+    assert!(seen.get(&range(0)).is_empty());
+}
