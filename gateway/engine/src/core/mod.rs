@@ -728,6 +728,11 @@ impl Core {
         self.st.zxid.last()
     }
 
+    /// Zxids above it were given out here; others are foreign.
+    pub fn zxid_mark(&self) -> i64 {
+        self.st.zxid.mark()
+    }
+
     /// The revision of headers.
     pub fn last_revision(&self) -> i64 {
         self.st.revision.last()

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use causeway_registry::{Health, LeaseId, LeaseState, RecordBody, RecordKey, StoreKind};
 
 use super::registrations::{Actor, From, host_of, is_late, path_of, protocol};
-use super::{Core, Effects, REGISTRY, Reply, ms};
+use super::{Core, Effects, LegacyEntry, REGISTRY, Reply, ms};
 use crate::key_space::{KeyCommand, KeyReply, Op, Txn};
 use crate::layout::Class;
 use crate::protection::{Cause, Input};
@@ -692,6 +692,17 @@ impl Core {
     /// Whether a layout owns the key.
     pub fn owns(&self, store: StoreKind, key: &[u8]) -> bool {
         matches!(self.settings.layouts.class(protocol(store), key), Class::Owned { .. })
+    }
+
+    /// L's entry of a registration as last seen: its version is what a write to L is conditional on.
+    pub fn legacy_entry(&self, key: &RecordKey) -> Option<&LegacyEntry> {
+        self.st.registrations.get(key)?.legacy.as_ref()
+    }
+
+    /// The service for whose sake a write to the tree would be refused: asked before L is, where L
+    /// acknowledges first.
+    pub fn would_refuse(&self, peer: &str, session: i64, op: &TreeCommand, now_ms: i64) -> Option<String> {
+        self.refused(&deleted_paths(op), Actor { peer, owner: session }, now_ms)
     }
 
     pub(super) fn register_native(

@@ -16,14 +16,16 @@ use causeway_wire::zk::{
     ConnectRequest, ConnectResponse, Connection, ErrorCode, FourLetterWord, FrameDecoder, FrameError, Opening, Request,
     RequestHeader, SlotId, Watches,
 };
+use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
+use super::general::{General, Incident};
 use super::handshake::{self, Outcome};
 use super::translate::{self, Answer};
-use super::{Front, HANDSHAKE, Peer, Traffic, four_letter, local, relay};
+use super::{Front, HANDSHAKE, Peer, Traffic, four_letter, local, relay, taken_over};
 use crate::gateway::{Gateway, TreeNews};
 use crate::journal::Position;
 
@@ -88,6 +90,7 @@ async fn shake_hands(
         Outcome::Silent => return Err(Ended),
     };
     books.session = Some(opened.session);
+    let general = (mode == Mode::TakenOver).then(|| opened.general).flatten();
     let me = Arc::new(Peer {
         address,
         session: opened.session,
@@ -109,6 +112,7 @@ async fn shake_hands(
         peer: address.ip().to_canonical().to_string(),
         auth,
         replies: Replies { wire, news, after: opened.after, closing: false, me, front: front.clone() },
+        general,
         _books: books,
     };
     client.run(incoming, outgoing).await
@@ -141,6 +145,9 @@ impl Books {
 impl Drop for Books {
     fn drop(&mut self) {
         self.front.peers.remove(&self.conn);
+        if let (Some(session), Some(upstreams)) = (self.session, &self.front.legacy.sessions) {
+            upstreams.gone(session, self.conn);
+        }
         self.front.gateway.drop_connection(self.conn, self.session);
     }
 }
@@ -155,6 +162,8 @@ pub(super) struct Client {
     pub(super) peer: String,
     pub(super) auth: Vec<AuthId>,
     pub(super) replies: Replies,
+    /// The way to the ensemble, after the take-over.
+    pub(super) general: Option<General>,
     _books: Books,
 }
 
@@ -177,7 +186,8 @@ impl Client {
             }
             tokio::select! {
                 news = self.replies.news.recv(), if !self.replies.closing => self.replies.take(news),
-                read = incoming.read(), if self.replies.may_read() => read?,
+                read = incoming.read(), if self.may_read() => read?,
+                incident = next(&mut self.general), if self.general.is_some() => self.take_incidents(incident)?,
                 sent = outgoing.writable(), if flush == Flush::Blocked => sent?,
                 kept = self.front.gateway.durable(flush.position()), if matches!(flush, Flush::NotKept(_)) => {
                     kept.map_err(|_| Ended)?;
@@ -186,10 +196,29 @@ impl Client {
         }
     }
 
+    /// Whether the next request may be handled.
+    fn may_read(&self) -> bool {
+        self.replies.may_read() && !self.general.as_ref().is_some_and(General::holds)
+    }
+
+    /// Takes what happened on the way to the ensemble, and what else has happened there by now.
+    fn take_incidents(&mut self, first: Incident) -> Result<(), Ended> {
+        let mut next_one = Some(first);
+        for _ in 0..TURN {
+            let Some(incident) = next_one.take() else { break };
+            taken_over::take(self, incident)?;
+            next_one = next(&mut self.general).now_or_never();
+        }
+        match next_one {
+            Some(incident) => taken_over::take(self, incident),
+            None => Ok(()),
+        }
+    }
+
     /// Handles what has been read, up to a bound. Says whether more can be handled at once.
     fn take_requests(&mut self, incoming: &mut Incoming) -> Result<bool, Ended> {
         for handled in 0..TURN {
-            if !self.replies.may_read() {
+            if !self.may_read() {
                 return Ok(false);
             }
             let Some(frame) = incoming.frame()? else { return Ok(false) };
@@ -209,6 +238,7 @@ impl Client {
         let watches = request.as_ref().map_or(Watches::None, Watches::of);
         let slot = self.replies.wire.request(header.xid, header.op, watches).map_err(|_| Ended)?;
         match request {
+            Ok(request) if self.general.is_some() => taken_over::serve(self, slot, request),
             Ok(request) => local::serve(self, slot, request),
             // ZooKeeper: a known operation with wrong bytes fails, and the connection goes on.
             Err(error) => {
@@ -246,6 +276,13 @@ impl Client {
             let Some(chunk) = self.replies.wire.poll_output() else { return Ok(Flush::Empty) };
             outgoing.push(chunk, self.replies.after);
         }
+    }
+}
+
+async fn next(general: &mut Option<General>) -> Incident {
+    match general {
+        Some(general) => general.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -288,6 +325,12 @@ impl Replies {
             // Without a word the queue has ended because the connection lags.
             Some(TreeNews::Close) | None => self.closing = true,
         }
+    }
+
+    /// Queues an event of the ensemble; its number, if it has one, says nothing here.
+    pub(super) fn event(&mut self, path: &str, body: Bytes) {
+        self.sent(0);
+        self.wire.event(0, path, body);
     }
 
     /// Queues a reply.

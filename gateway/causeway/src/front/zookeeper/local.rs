@@ -282,7 +282,7 @@ impl Reader<'_> {
 }
 
 /// What the client missed goes out before the reply.
-fn set_watches(client: &mut Client, slot: SlotId, w: &SetWatches2Request) -> Result<(), Ended> {
+pub(super) fn set_watches(client: &mut Client, slot: SlotId, w: &SetWatches2Request) -> Result<(), Ended> {
     let watcher = client.conn.into_watcher();
     let replies = &mut client.replies;
     let more = w.data_watches.len()

@@ -9,25 +9,30 @@ mod chroot;
 mod config_node;
 mod conn;
 mod four_letter;
+mod general;
 mod handshake;
 mod local;
 mod observe;
 mod relay;
+mod taken_over;
 mod translate;
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use causeway_engine::session::ConnId;
+use causeway_engine::session::{ConnId, Origin};
+use causeway_wire::zk::Stat;
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Over, stopped};
 use crate::legacy::Legacy;
 
 /// How long a connection may take to say who it is.
@@ -35,6 +40,12 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Pause after an accept that failed: out of file descriptors, which does not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Directories of both classes that are remembered.
+const MAX_LAST_SEEN: usize = 10_000;
+
+/// Ended sessions that are remembered; the ensemble forgets them within their timeout.
+const MAX_ENDED: usize = 100_000;
 
 /// Serves ZooKeeper clients until the gateway stops.
 pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpListener) {
@@ -46,12 +57,15 @@ pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpList
         addresses: DashMap::new(),
         traffic: Traffic::default(),
         next_turn: Mutex::new(None),
+        last_seen: DashMap::new(),
+        ended: Mutex::default(),
     });
     let tasks = TaskTracker::new();
+    tasks.spawn(front.clone().follow_ended());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|s| *s) => break,
+            () = stopped(&mut stopping) => break,
         };
         match accepted {
             // ZooKeeper: a connection above the limit is closed without a word (NIOServerCnxnFactory).
@@ -74,7 +88,7 @@ async fn connection(front: Arc<Front>, stream: TcpStream, address: SocketAddr, _
     let mut stopping = front.gateway.stopping();
     tokio::select! {
         () = conn::run(&front, stream, address) => {}
-        _ = stopping.wait_for(|s| *s) => {}
+        () = stopped(&mut stopping) => {}
     }
 }
 
@@ -89,9 +103,43 @@ struct Front {
     traffic: Traffic,
     /// When the next connection may be closed for the take-over.
     next_turn: Mutex<Option<Instant>>,
+    /// Directories of both classes as last seen in the ensemble, for when it is away.
+    last_seen: DashMap<String, (Vec<String>, Stat)>,
+    /// Sessions of the ensemble that ended here: not to be taken from it again.
+    ended: Mutex<VecDeque<i64>>,
 }
 
 impl Front {
+    /// Notes a directory of both classes.
+    fn remember(&self, path: &str, names: Vec<String>, stat: Stat) {
+        if self.last_seen.len() < MAX_LAST_SEEN || self.last_seen.contains_key(path) {
+            self.last_seen.insert(path.to_owned(), (names, stat));
+        }
+    }
+
+    /// Follows the sessions that end.
+    async fn follow_ended(self: Arc<Self>) {
+        let mut over = self.gateway.over();
+        let mut stopping = self.gateway.stopping();
+        loop {
+            let next = tokio::select! {
+                next = over.recv() => next,
+                () = stopped(&mut stopping) => return,
+            };
+            match next {
+                Ok(Over::Session { session, .. }) if session.origin == Origin::Legacy => {
+                    let mut ended = self.ended.lock();
+                    if ended.len() == MAX_ENDED {
+                        ended.pop_front();
+                    }
+                    ended.push_back(session.id);
+                }
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
     /// How long a connection that the take-over closes waits for its turn: all at once would come back all
     /// at once.
     fn turn(&self) -> Duration {

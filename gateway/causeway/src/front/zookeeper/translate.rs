@@ -198,7 +198,8 @@ pub(super) fn written(shape: &Shape, reply: CoreReply) -> Answer {
     }
 }
 
-fn refused(shape: &Shape) -> Answer {
+/// The reply to a removal that protection does not let pass.
+pub(super) fn refused(shape: &Shape) -> Answer {
     match shape {
         Shape::Multi(shapes) => {
             let at = shapes.iter().position(|s| *s == Shape::Nothing).unwrap_or(0);
@@ -251,6 +252,40 @@ pub(super) fn error_code(error: TreeError) -> ErrorCode {
         TreeError::InvalidAcl => ErrorCode::InvalidAcl,
         TreeError::NoAuth => ErrorCode::NoAuth,
         TreeError::SessionExpired => ErrorCode::SessionExpired,
+    }
+}
+
+/// Every Stat in a reply.
+pub(super) fn stats(reply: &mut Reply) -> Vec<&mut Stat> {
+    match reply {
+        Reply::Create2(r) => vec![&mut r.stat],
+        Reply::Stat(r) => vec![&mut r.stat],
+        Reply::GetData(r) => vec![&mut r.stat],
+        Reply::GetAcl(r) => vec![&mut r.stat],
+        Reply::GetChildren2(r) => vec![&mut r.stat],
+        Reply::Multi(r) => r
+            .results
+            .iter_mut()
+            .filter_map(|result| match result {
+                MultiResult::Create2(r) => Some(&mut r.stat),
+                MultiResult::SetData(stat) => Some(stat),
+                MultiResult::GetData(r) => Some(&mut r.stat),
+                MultiResult::Create(_)
+                | MultiResult::Delete
+                | MultiResult::Check
+                | MultiResult::GetChildren(_)
+                | MultiResult::Error(_) => None,
+            })
+            .collect(),
+        Reply::Create(_)
+        | Reply::GetChildren(_)
+        | Reply::Sync(_)
+        | Reply::Sasl(_)
+        | Reply::GetEphemerals(_)
+        | Reply::GetAllChildrenNumber(_)
+        | Reply::AddWatch(_)
+        | Reply::WhoAmI(_)
+        | Reply::Empty(()) => Vec::new(),
     }
 }
 

@@ -1,0 +1,271 @@
+//! After the take-over: the client's own session in the ensemble, for all that is not a registration.
+//!
+//! It is opened when it is first needed. While it is being opened, and while the ensemble is asked about a
+//! registration, nothing more of the client is handled: its requests take effect in their order.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use causeway_backend::BackendError;
+use causeway_backend_zookeeper::upstream::{Answer, Notification, Upstream};
+use causeway_wire::zk::request::{AuthRequest, ReadRequest, SetWatches2Request};
+use causeway_wire::zk::{OpCode, Request, SlotId, Watches};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+
+use super::chroot::Chroot;
+use super::translate::Write;
+use crate::gateway::Gateway;
+use crate::legacy::sessions::Upstreams;
+
+/// Events that may wait between the ensemble and the client.
+pub(super) const EVENTS: usize = 65_536;
+
+/// What is done with an answer of the ensemble.
+#[derive(Debug)]
+pub(super) enum Then {
+    /// It is the client's, with owners and paths as the client knows them.
+    Pass,
+    /// It is one part of a directory's answer; the view has the other.
+    Union,
+    /// It lacks the reads of registrations.
+    MultiRead,
+    /// A registration: what the ensemble acknowledged is recorded here, what it refused is refused.
+    Record(Write),
+    /// The watches of the view are still to be armed.
+    SetWatches(Box<SetWatches2Request>),
+    /// The client's session ends here too.
+    Close,
+}
+
+/// A request that the ensemble has been asked.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) slot: SlotId,
+    /// As the client sent it.
+    pub(super) request: Request,
+    pub(super) then: Then,
+}
+
+/// An answer of the ensemble.
+pub(super) struct Answered {
+    pub(super) asked: Asked,
+    pub(super) answer: Answer,
+    /// The names below the path, where the request itself does not ask for them.
+    pub(super) names: Option<Answer>,
+}
+
+/// What happened on the way to the ensemble.
+pub(super) enum Incident {
+    /// A watch fired there.
+    Event(Notification),
+    /// It answered.
+    Answered(Result<Answered, BackendError>),
+    /// The session there is open.
+    Attached(Result<Arc<Upstream>, BackendError>),
+    /// The connection to it is lost.
+    Lost(BackendError),
+}
+
+type Pending = FuturesUnordered<BoxFuture<'static, Result<Answered, BackendError>>>;
+
+/// The way of one connection to the ensemble.
+pub(super) struct General {
+    upstreams: Arc<Upstreams>,
+    pub(super) chroot: Chroot,
+    session: i64,
+    upstream: Option<Arc<Upstream>>,
+    notifications: mpsc::Receiver<Notification>,
+    /// Number of the last event that was handed on.
+    pub(super) last_event: u64,
+    pending: Pending,
+    attaching: Option<BoxFuture<'static, Result<Arc<Upstream>, BackendError>>>,
+    lost: Option<BoxFuture<'static, BackendError>>,
+    /// Waits for the session there: the request as it goes out, and what it is about.
+    held: Option<(Request, Asked)>,
+    /// An answer is waited for before anything else of the client is handled.
+    exclusive: bool,
+    /// The client would miss something if the session there were attached anew.
+    pub(super) bound: bool,
+    credentials: Vec<AuthRequest>,
+    /// Answers that wait for events which the ensemble sent before them.
+    early: Vec<Answered>,
+}
+
+impl General {
+    pub(super) fn new(
+        upstreams: Arc<Upstreams>,
+        session: i64,
+        bound: bool,
+        notifications: mpsc::Receiver<Notification>,
+    ) -> Self {
+        General {
+            chroot: Chroot::new(upstreams.servers().chroot()),
+            upstreams,
+            session,
+            upstream: None,
+            notifications,
+            last_event: 0,
+            pending: FuturesUnordered::new(),
+            attaching: None,
+            lost: None,
+            held: None,
+            exclusive: false,
+            bound,
+            credentials: Vec::new(),
+            early: Vec::new(),
+        }
+    }
+
+    /// Whether the client's next request has to wait.
+    pub(super) fn holds(&self) -> bool {
+        self.held.is_some() || self.exclusive
+    }
+
+    /// Whether the session there is attached.
+    pub(super) fn is_attached(&self) -> bool {
+        self.upstream.as_ref().is_some_and(|u| u.lost_already().is_none())
+    }
+
+    /// Asks the ensemble: `outward` is the request as it shall be there, but for the chroot.
+    pub(super) fn ask(&mut self, gateway: &Arc<Gateway>, outward: Request, asked: Asked) {
+        match self.upstream.clone().filter(|u| u.lost_already().is_none()) {
+            Some(upstream) => self.submit(&upstream, outward, asked),
+            None => {
+                self.held = Some((outward, asked));
+                self.attach(gateway);
+            }
+        }
+    }
+
+    /// Opens the session there, or attaches it again.
+    pub(super) fn attach(&mut self, gateway: &Arc<Gateway>) {
+        if self.attaching.is_none() {
+            let (upstreams, gateway, session) = (self.upstreams.clone(), gateway.clone(), self.session);
+            self.attaching = Some(Box::pin(async move { upstreams.attach(&gateway, session).await }));
+        }
+    }
+
+    /// The session there is open: identities first, then what waited.
+    pub(super) fn attached(&mut self, upstream: Arc<Upstream>) {
+        self.attaching = None;
+        let known = self.upstream.as_ref().is_some_and(|u| Arc::ptr_eq(u, &upstream));
+        if !known {
+            for credentials in &self.credentials {
+                drop(upstream.submit_record(OpCode::Auth, credentials));
+            }
+            self.lost = Some(Box::pin(upstream.lost()));
+            self.last_event = 0;
+        }
+        self.upstream = Some(upstream.clone());
+        if let Some((outward, asked)) = self.held.take() {
+            self.submit(&upstream, outward, asked);
+        }
+    }
+
+    /// What waited for the session there, when it cannot be opened.
+    pub(super) fn give_up(&mut self) -> Option<Asked> {
+        self.attaching = None;
+        self.upstream = None;
+        self.lost = None;
+        self.held.take().map(|(_, asked)| asked)
+    }
+
+    /// The connection is lost. Whether the client has to be told, by closing its own.
+    pub(super) fn lose(&mut self) -> bool {
+        self.upstream = None;
+        self.lost = None;
+        self.bound || self.held.is_some() || !self.pending.is_empty() || !self.early.is_empty()
+    }
+
+    /// Shows an identity there too.
+    pub(super) fn authenticate(&mut self, credentials: &AuthRequest) {
+        if let Some(upstream) = &self.upstream {
+            drop(upstream.submit_record(OpCode::Auth, credentials));
+        }
+        self.credentials.push(credentials.clone());
+    }
+
+    fn submit(&mut self, upstream: &Arc<Upstream>, outward: Request, asked: Asked) {
+        self.exclusive = matches!(asked.then, Then::Record(_) | Then::Close);
+        // Watches there would be lost with the connection.
+        self.bound |= sets_watches(&outward);
+        let names_of = match (&asked.then, &outward) {
+            (Then::Union, Request::Exists(r) | Request::GetData(r)) => Some(r.path.clone()),
+            _ => None,
+        };
+        let op = outward.op();
+        let answer = upstream.submit(op, &self.chroot.request(outward));
+        let names: Pin<Box<dyn Future<Output = _> + Send>> = match names_of {
+            None => Box::pin(std::future::ready(Ok(None))),
+            Some(path) => {
+                let request = Request::GetChildren(ReadRequest { path, watch: false });
+                let names = upstream.submit(OpCode::GetChildren as i32, &self.chroot.request(request));
+                Box::pin(async move { names.await.map(Some) })
+            }
+        };
+        self.pending.push(Box::pin(async move {
+            let answer = answer.await?;
+            let names = names.await?;
+            Ok(Answered { asked, answer, names })
+        }));
+    }
+
+    /// The answer may be handed on; one that comes after events that are still under way waits.
+    pub(super) fn in_order(&mut self, answered: Answered) -> Option<Answered> {
+        if matches!(answered.asked.then, Then::Record(_) | Then::Close) {
+            self.exclusive = false;
+        }
+        if answered.answer.events_before > self.last_event {
+            self.early.push(answered);
+            return None;
+        }
+        Some(answered)
+    }
+
+    /// Answers that had waited for events handed on by now.
+    pub(super) fn ready(&mut self) -> Vec<Answered> {
+        let last = self.last_event;
+        let (ready, early) = std::mem::take(&mut self.early).into_iter().partition(|a| a.answer.events_before <= last);
+        self.early = early;
+        ready
+    }
+
+    /// What happens next on the way to the ensemble. Nothing is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> Incident {
+        let General { notifications, pending, attaching, lost, .. } = self;
+        let attached = async {
+            match attaching {
+                Some(attaching) => attaching.await,
+                None => std::future::pending().await,
+            }
+        };
+        let gone = async {
+            match lost {
+                Some(lost) => lost.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(event) = notifications.recv() => Incident::Event(event),
+            Some(answered) = pending.next(), if !pending.is_empty() => Incident::Answered(answered),
+            attached = attached => Incident::Attached(attached),
+            error = gone => Incident::Lost(error),
+        }
+    }
+}
+
+/// Asks for the names below a path.
+pub(super) fn is_list(request: &Request) -> bool {
+    matches!(request, Request::GetChildren(_) | Request::GetChildren2(_))
+}
+
+fn sets_watches(request: &Request) -> bool {
+
+    Watches::of(request) != Watches::None
+}
+
