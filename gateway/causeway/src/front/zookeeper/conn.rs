@@ -169,9 +169,16 @@ pub(super) struct Client {
 
 impl Client {
     async fn run(mut self, mut incoming: Incoming, mut outgoing: Outgoing) -> Result<(), Ended> {
+        let ended = self.serve(&mut incoming, &mut outgoing).await;
+        // What was answered before the end still goes out, as far as the socket takes it.
+        let _ = self.send(&mut outgoing);
+        ended
+    }
+
+    async fn serve(&mut self, incoming: &mut Incoming, outgoing: &mut Outgoing) -> Result<(), Ended> {
         loop {
-            let more = self.take_requests(&mut incoming)?;
-            let flush = self.send(&mut outgoing)?;
+            let more = self.take_requests(incoming)?;
+            let flush = self.send(outgoing)?;
             if self.replies.wire.is_finished() && flush == Flush::Empty {
                 outgoing.shut_down().await;
                 return Ok(());

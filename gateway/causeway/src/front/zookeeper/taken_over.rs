@@ -419,7 +419,8 @@ pub(super) fn take(client: &mut Client, incident: Incident) -> Result<(), Ended>
         }
         Incident::Lost(error) => {
             let missed = client.general.as_mut().is_some_and(super::general::General::lose);
-            if missed {
+            // After its close the ensemble hangs up.
+            if missed && !client.replies.wire.is_closing() {
                 tracing::debug!(peer = client.peer, %error, "the ensemble is lost: the client's connection is closed");
                 return Err(Ended);
             }
