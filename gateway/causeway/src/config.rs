@@ -230,6 +230,8 @@ impl Config {
             }
         }
 
+        let named = |flag: &Option<String>, file: &Option<String>| flag.is_some() || file.is_some();
+        let has_legacy = named(&flags.legacy_zookeeper, &file.legacy_zookeeper) || named(&flags.legacy_etcd, &file.legacy_etcd);
         let legacy_zookeeper = flags.legacy_zookeeper.clone().or(file.legacy_zookeeper).and_then(|text| {
             zookeeper_servers(&text).map_err(|e| errors.push(format!("legacy-zookeeper: {e}"))).ok()
         });
@@ -247,7 +249,6 @@ impl Config {
             }
         }
 
-        let has_legacy = legacy_zookeeper.is_some() || legacy_etcd.is_some();
         let data_dir = flags.data_dir.clone().or(file.data_dir);
         if has_legacy && data_dir.is_none() {
             errors.push(

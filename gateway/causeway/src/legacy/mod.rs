@@ -29,6 +29,9 @@ use crate::gateway::Gateway;
 /// How long a step back waits for L to have everything.
 const ROLLBACK_WAIT: Duration = Duration::from_secs(30);
 
+/// How long a step waits for a store that is being listed.
+const LISTING_WAIT: Duration = Duration::from_secs(5);
+
 /// Handles of the legacy stores.
 pub struct Legacy {
     /// The ensemble's servers.
@@ -206,8 +209,15 @@ impl Legacy {
         out
     }
 
-    /// What makes a step safe is done first: before a step back, L gets everything that N acknowledged.
+    /// What makes a step safe is done first: a store that is being listed is waited for, and before a step
+    /// back L gets everything that N acknowledged.
     pub async fn prepare_step(&self, gateway: &Gateway, kind: Move) {
+        let whole = async {
+            while !self.trouble(gateway).is_empty() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let _ = tokio::time::timeout(LISTING_WAIT, whole).await;
         let leaves_new = gateway
             .with(|core| {
                 let phase = core.phase();

@@ -47,6 +47,10 @@ use registrations::Registration;
 /// Name of the registry as a source of registrations.
 const REGISTRY: &str = "registry";
 
+/// How often protection is told the time when nothing is due: expected sizes rise by time alone, and
+/// reports show them.
+const TICK_MS: i64 = 2_000;
+
 /// How a protocol's keys are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
@@ -417,6 +421,8 @@ pub struct Core {
     excused: BTreeSet<RecordKey>,
     /// What differs between L and N.
     differing: migration::Differing,
+    /// When protection was last told the time.
+    ticked_at_ms: i64,
     /// When everything that gates look at was last not clean; a restart begins anew.
     unclean_at_ms: i64,
 }
@@ -497,6 +503,7 @@ impl Core {
             dirty: BTreeSet::new(),
             excused: BTreeSet::new(),
             differing: migration::Differing::new(),
+            ticked_at_ms: 0,
             unclean_at_ms: 0,
         };
         core.rebuild_indexes();
@@ -584,7 +591,9 @@ impl Core {
         if !expired.is_empty() {
             out.push(Command::Expired(expired));
         }
-        if self.st.protection.next_timeout().is_some_and(|at| at <= now_ms) {
+        let due = self.st.protection.next_timeout().is_some_and(|at| at <= now_ms);
+        if due || now_ms - self.ticked_at_ms >= TICK_MS {
+            self.ticked_at_ms = now_ms;
             out.push(Command::Tick);
         }
         if self.mode(StoreKind::Zookeeper) == Mode::Embedded && !self.st.tree.due_for_reap(now_ms).is_empty() {
