@@ -11,7 +11,7 @@ from kazoo.exceptions import NodeExistsError
 from common import arguments, connect, say, session
 
 parser = arguments(__doc__)
-parser.add_argument("--node", nargs=2, action="append", required=True, metavar=("PATH", "VALUE"))
+parser.add_argument("--node", nargs=2, action="append", default=[], metavar=("PATH", "VALUE"))
 options = parser.parse_args()
 
 held = []
