@@ -78,9 +78,12 @@ impl Core {
                     feed.seen = None;
                     feed.trouble = Some(reason.clone());
                 }
-                let input = Input::SourceFrozen { source: store.name().into(), reason: reason.clone() };
-                let outputs = self.st.protection.handle(input, now_ms);
-                self.carry_out(outputs, now_ms, fx);
+                // A store that never was whole has shown nothing that it could take back.
+                if self.st.imported.contains(&store) {
+                    let input = Input::SourceFrozen { source: store.name().into(), reason: reason.clone() };
+                    let outputs = self.st.protection.handle(input, now_ms);
+                    self.carry_out(outputs, now_ms, fx);
+                }
             }
         }
     }
