@@ -509,6 +509,12 @@ impl Core {
         if (relay && reg.bridge_of.is_none()) || (reg.imported && !reg.removed) || feed.frozen {
             return None;
         }
+        // Only what sessions and leases own is withdrawn: parents and configuration stay where they are, for
+        // whoever still goes there directly.
+        let withdraws = self.st.phase.phase().legacy_copy() == crate::phase::LegacyCopy::Withdrawn;
+        if withdraws && !reg.node.is_owned() {
+            return None;
+        }
         let seen = self.seen(key);
         let new = match (self.st.node.get(key), reg.removed) {
             (_, true) => InNew::Tombstone,
