@@ -55,6 +55,9 @@ pub struct Session {
     pub former: Vec<i64>,
     /// Whether it holds a general ephemeral in the legacy store, so that it lives as the store says.
     pub bound: bool,
+    /// Before the take-over: the ensemble lost an entry of it that nobody here saw removed. With no entry
+    /// left the ensemble may have expired it.
+    pub lost: bool,
     /// The connection that speaks for it now.
     #[serde(skip)]
     pub connection: Option<ConnId>,
@@ -193,6 +196,13 @@ impl Sessions {
         }
     }
 
+    /// Notes that the ensemble lost an entry of a session.
+    pub fn set_lost(&mut self, id: i64) {
+        if let Some(session) = self.by_id.get_mut(&id) {
+            session.lost = true;
+        }
+    }
+
     /// The client's session behind an owner seen in the ensemble. Before it has a session of its own
     /// there, a session that came from the ensemble stands for itself.
     pub fn by_legacy_owner(&self, owner: i64) -> Option<&Session> {
@@ -232,6 +242,7 @@ mod tests {
             legacy: None,
             former: Vec::new(),
             bound: false,
+            lost: false,
             connection: None,
         }
     }

@@ -56,6 +56,7 @@ impl Core {
             LegacyEvent::SnapshotStart => {
                 if let Some(feed) = self.st.feeds.get_mut(&store) {
                     feed.seen = Some(BTreeSet::new());
+                    feed.round += 1;
                 }
             }
             LegacyEvent::Put(entry) => {
@@ -157,11 +158,19 @@ impl Core {
     fn legacy_put(&mut self, store: StoreKind, entry: &LegacyEntry, now_ms: i64, fx: &mut Effects) {
         let key = RecordKey::new(store, entry.key.clone());
         self.follow_number(store, entry.mark);
+        let round = self.st.feeds.get(&store).map_or(0, |f| f.round);
+        if let Some(reg) = self.st.registrations.get_mut(&key) {
+            let known = reg.legacy.as_ref().map_or(0, |l| l.mark);
+            if known > entry.mark || reg.gone_mark >= entry.mark {
+                if reg.round == round {
+                    return;
+                }
+                // L went back to an older state: its marks begin anew.
+                (reg.gone_mark, reg.above, reg.round) = (0, 0, round);
+            }
+        }
         let reg = self.st.registrations.get(&key);
         let known = reg.and_then(|r| r.legacy.as_ref()).map(|l| l.mark);
-        if known.is_some_and(|m| m > entry.mark) || reg.is_some_and(|r| r.gone_mark >= entry.mark) {
-            return;
-        }
         if self.mode(store) == Mode::Relay {
             self.show(&key, entry, now_ms, fx);
             self.note(&key, entry);
@@ -216,8 +225,10 @@ impl Core {
     /// Keeps what L shows of a registration.
     fn note(&mut self, key: &RecordKey, entry: &LegacyEntry) {
         let withdraws = self.st.phase.phase().legacy_copy() == LegacyCopy::Withdrawn;
+        let round = self.st.feeds.get(&key.store).map_or(0, |f| f.round);
         let Some(reg) = self.st.registrations.get_mut(key) else { return };
-        if reg.legacy.as_ref().is_none_or(|known| known.mark < entry.mark) {
+        reg.round = round;
+        if reg.legacy.as_ref().is_none_or(|known| known.mark != entry.mark) {
             reg.letting_go = reg.removed || (withdraws && !reg.imported);
             self.excused.remove(key);
         }
@@ -289,8 +300,10 @@ impl Core {
                 self.apply_tree(&import, number, now_ms, fx);
             }
             (LegacyMeta::Pair { create_revision, version }, StoreKind::Etcd) => {
+                // A store that went back to an older state gives lower numbers than are here.
+                let rises = self.st.keys.get(&key.key).is_none_or(|kv| kv.mod_revision < entry.mark);
                 let (create_revision, mod_revision, version) =
-                    if as_given { (*create_revision, entry.mark, *version) } else { (0, 0, 0) };
+                    if as_given && rises { (*create_revision, entry.mark, *version) } else { (0, 0, 0) };
                 let kv = KeyValue {
                     key: key.key.clone(),
                     value: entry.value.clone().unwrap_or_default(),
@@ -330,11 +343,24 @@ impl Core {
                 if let Some(entry) = entry {
                     let wanted = copies && !letting_go && reg.bridge_of.is_none() && current == Some(entry.owner);
                     reg.absence = if wanted { absence } else { Absence::NeverThere };
+                    self.asked.remove(&key);
                 }
                 self.touch(&key);
                 continue;
             }
             reg.absence = absence;
+            match (key.store, entry.filter(|e| relay && e.owner != 0)) {
+                (StoreKind::Zookeeper, Some(entry)) => {
+                    if let Some(id) = self.st.sessions.by_legacy_owner(entry.owner).map(|s| s.id) {
+                        self.st.sessions.set_lost(id);
+                    }
+                }
+                (_, Some(entry)) => {
+                    self.st.lost_leases.insert(entry.owner);
+                }
+                (_, None) => {}
+            }
+            let Some(reg) = self.st.registrations.get(&key) else { continue };
             match reg.instance.clone() {
                 Some(instance) => gone.entry(instance).or_default().push(key),
                 None => others.push(key),
@@ -546,7 +572,11 @@ impl Core {
         };
         let phase = self.st.phase.phase();
         let absence = if self.excused.contains(key) { Absence::StoreLost } else { reg.absence };
-        let action = converge(Situation { phase, new, legacy, owner, absence });
+        let mut action = converge(Situation { phase, new, legacy, owner, absence });
+        if action == Action::TakeRemoval && self.asked.insert(key.clone()) {
+            // What is known of the owner may be older than the removal: L is asked before it is judged.
+            action = Action::AskLegacy;
+        }
         let acl = match key.store {
             StoreKind::Zookeeper => self.st.tree.node(&path_of(key)).map(|n| n.acl().to_vec()).unwrap_or_default(),
             _ => Vec::new(),

@@ -53,10 +53,26 @@ impl Core {
         }
         let sessions: Vec<(i64, u32)> = self.st.sessions.iter().map(|s| (s.id, s.timeout_ms)).collect();
         for (id, timeout_ms) in sessions {
+            let doubtful = self.st.sessions.get(id).is_some_and(|s| s.lost && !s.bound);
+            if doubtful && self.st.tree.ephemerals(id).next().is_none() {
+                // Its client has to hear it: what it registered is gone.
+                if let Some(session) = self.drop_session(id, now_ms) {
+                    fx.close.extend(session.connection);
+                    fx.over.push(session);
+                }
+                continue;
+            }
             self.own(LeaseId::session(id), u64::from(timeout_ms), now_ms, fx);
         }
+        let lost_leases = std::mem::take(&mut self.st.lost_leases);
         let leases: Vec<(i64, i64)> = self.st.keys.leases().map(|(id, l)| (id, l.ttl_s)).collect();
         for (id, ttl_s) in leases {
+            if lost_leases.contains(&id) && self.st.keys.lease_keys(id).next().is_none() {
+                self.apply_keys(&crate::key_space::KeyCommand::ForgetLease { id }, now_ms, fx);
+                self.st.ended.insert((StoreKind::Etcd, id), now_ms);
+                fx.leases_over.push(id);
+                continue;
+            }
             let ttl_ms = u64::try_from(ttl_s.max(1)).unwrap_or(1).saturating_mul(1000);
             self.own(LeaseId::lease(id), ttl_ms, now_ms, fx);
         }

@@ -387,6 +387,8 @@ struct State {
     imported: BTreeSet<StoreKind>,
     /// Until when even owners' removals are held, by service; "" is all of them.
     explicit_holds: BTreeMap<String, i64>,
+    /// Leases of which L lost a key before the take-over, as [`Session::lost`].
+    lost_leases: BTreeSet<i64>,
     /// Services of a protocol without a legacy store, which are protected before the take-over too.
     enforced: BTreeSet<String>,
     /// In the state, since a log may begin in the middle of a snapshot of L.
@@ -401,6 +403,9 @@ struct Feed {
     seen: Option<BTreeSet<Bytes>>,
     trouble: Option<String>,
     frozen: bool,
+    /// Counts the snapshots. What an earlier one showed is no measure for marks: a store may come back
+    /// older than it was.
+    round: u64,
 }
 
 /// The machine.
@@ -419,6 +424,8 @@ pub struct Core {
     dirty: BTreeSet<RecordKey>,
     /// Registrations whose owner in L was found gone: that L lacks them is no removal. Volatile.
     excused: BTreeSet<RecordKey>,
+    /// Removals in L about whose owner L was asked since. Volatile.
+    asked: BTreeSet<RecordKey>,
     /// What differs between L and N.
     differing: migration::Differing,
     /// When protection was last told the time.
@@ -463,6 +470,7 @@ impl Core {
             ended: BTreeMap::new(),
             imported: BTreeSet::new(),
             explicit_holds: BTreeMap::new(),
+            lost_leases: BTreeSet::new(),
             enforced: BTreeSet::new(),
             feeds: BTreeMap::new(),
             phase,
@@ -502,6 +510,7 @@ impl Core {
             fading: BTreeSet::new(),
             dirty: BTreeSet::new(),
             excused: BTreeSet::new(),
+            asked: BTreeSet::new(),
             differing: migration::Differing::new(),
             ticked_at_ms: 0,
             unclean_at_ms: 0,

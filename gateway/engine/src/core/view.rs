@@ -29,6 +29,7 @@ impl Core {
             legacy: None,
             former: Vec::new(),
             bound: false,
+            lost: false,
             connection: None,
         });
         self.st.node.open_lease(LeaseId::session(id), u64::from(timeout_ms), ms(now_ms));
@@ -53,6 +54,7 @@ impl Core {
                 legacy,
                 former: Vec::new(),
                 bound: false,
+                lost: false,
                 connection: None,
             });
         }
@@ -324,9 +326,11 @@ impl Core {
         }
         if let Some(mark) = acknowledged {
             for (key, _) in &gone {
+                let round = self.st.feeds.get(&key.store).map_or(0, |f| f.round);
                 if let Some(reg) = self.st.registrations.get_mut(key) {
                     reg.legacy = None;
-                    reg.gone_mark = reg.gone_mark.max(mark);
+                    reg.gone_mark = mark;
+                    reg.round = round;
                 }
             }
         }

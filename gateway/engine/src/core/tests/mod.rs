@@ -4,6 +4,9 @@ use bytes::Bytes;
 use causeway_registry::{LeaseId, RecordKey, StoreKind};
 
 use super::*;
+
+mod model;
+mod regressions;
 use crate::converge::{Action, LegacyOwner};
 use crate::layout::LayoutSet;
 use crate::phase::Gates;

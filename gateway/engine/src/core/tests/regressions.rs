@@ -1,0 +1,1 @@
+//! A case for each thing that once went wrong.
