@@ -55,7 +55,8 @@ pub struct LeaseInfo {
 pub(crate) struct SavedLease {
     pub(crate) id: LeaseId,
     pub(crate) ttl_ms: u64,
-    pub(crate) over: bool,
+    /// A log that is replayed on the state needs it; a new life begins with all of them live.
+    pub(crate) state: LeaseState,
 }
 
 #[derive(Clone, Debug)]
@@ -315,7 +316,7 @@ impl Leases {
             Some(SavedLease {
                 id,
                 ttl_ms: lease.ttl_ms,
-                over: lease.state == LeaseState::Over,
+                state: lease.state,
             })
         })
         .collect()
@@ -327,11 +328,7 @@ impl Leases {
         let lease = Lease {
             ttl_ms: saved.ttl_ms.clamp(1, MAX_TTL_MS),
             renewed_at: 0,
-            state: if saved.over {
-                LeaseState::Over
-            } else {
-                LeaseState::Live
-            },
+            state: saved.state,
             keys: BTreeSet::new(),
             ticket: self.next_ticket,
         };

@@ -33,11 +33,12 @@ impl Core {
             // Over meanwhile: what is held of it stays held.
             return;
         }
-        // A lease read from a snapshot does not know how late it was; its records do.
-        let late: Vec<RecordKey> =
-            self.st.node.by_lease(lease).filter(|r| r.health != Health::Live).map(|r| r.key.clone()).collect();
-        for key in late {
+        // What was held while its lease went on.
+        let keys: Vec<RecordKey> = self.st.node.by_lease(lease).map(|r| r.key.clone()).collect();
+        for key in keys {
             self.st.node.set_health(&key, Health::Live);
+            // While it was late, L was left alone.
+            self.touch(&key);
         }
         let ttl_ms = self.st.node.lease(lease).map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
         let inputs = self
@@ -250,7 +251,7 @@ impl Core {
     }
 
     /// An owner is over. What protection holds of it stays in the view.
-    fn finish(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
+    pub(super) fn finish(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
         match lease.kind {
             LeaseKind::Session => {
                 let keep: BTreeSet<String> = self.st.node.by_lease(lease).map(|r| path_of(&r.key)).collect();

@@ -246,6 +246,7 @@ impl Core {
             self.heard(lease, now_ms, fx);
         }
         let was = self.st.node.get(key).map(|r| r.health);
+        let loser = self.late_owner(key).filter(|l| Some(*l) != lease);
         let written = self.st.node.overwrite(key.clone(), body, lease, ms(now_ms));
         debug_assert!(written.is_ok(), "an open lease takes records");
         let orphan = owner.is_some() && lease.is_none();
@@ -256,6 +257,15 @@ impl Core {
             }
             _ => {}
         }
+        if let Some(loser) = loser {
+            self.finish(loser, now_ms, fx);
+        }
+    }
+
+    /// The owner of a record, when it is late: with the loss of the record it is over, since it cannot come
+    /// back whole.
+    fn late_owner(&self, key: &RecordKey) -> Option<LeaseId> {
+        self.st.node.get(key).filter(|r| is_late(r.health)).and_then(|r| r.lease)
     }
 
     /// An owner is heard through a write of its own.
@@ -275,11 +285,16 @@ impl Core {
     /// Likewise for all that one command removed: judged together.
     pub(super) fn sync_all_absent(&mut self, keys: &[(RecordKey, Cause)], now_ms: i64, fx: &mut Effects) {
         let mut leaving = Leaving::new();
+        let mut losers = BTreeSet::new();
         for (key, cause) in keys {
+            losers.extend(self.late_owner(key));
             self.st.node.deregister(key, ms(now_ms));
             leaving.extend(self.forget(key, now_ms, fx).map(|instance| (key.clone(), instance, *cause)));
         }
         self.leave(leaving, now_ms, fx);
+        for loser in losers {
+            self.finish(loser, now_ms, fx);
+        }
     }
 
     /// Takes a registration off the books; a tombstone stays until L cannot have it any more. Gives the

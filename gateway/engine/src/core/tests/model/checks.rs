@@ -145,7 +145,14 @@ pub(super) fn difference(a: &Core, b: &Core) -> Option<String> {
             for record in a.st.node.records() {
                 let other = b.st.node.get(&record.key);
                 if other.is_none_or(|o| (o.health, o.stamp, o.lease) != (record.health, record.stamp, record.lease)) {
-                    text += &format!("\n  {record:?}\n  {other:?}");
+                    let brief = |r: &causeway_registry::Record| (r.health, r.stamp, r.lease);
+                    text += &format!("\n  {}: {:?} {:?}", record.key, brief(record), other.map(brief));
+                }
+            }
+            for id in a.st.node.leases().into_iter().chain(b.st.node.leases()) {
+                let (left, right) = (a.st.node.lease(id), b.st.node.lease(id));
+                if left != right {
+                    text += &format!("\n  {id}: {left:?} {right:?}");
                 }
             }
             return Some(text);
@@ -285,6 +292,9 @@ impl World {
             let gates = self.core.gates(Census::None, Vec::new(), self.now);
             if gates.backlog > 0 || !gates.differences.is_empty() || !gates.unhealthy.is_empty() {
                 trouble.push(format!("gates: {gates:?}; dirty {:?}", self.core.dirty(10)));
+                for key in self.core.differing.keys() {
+                    trouble.push(format!("  {key}: {:?} {:?}", self.core.st.registrations.get(key), self.core.node().get(key)));
+                }
                 for key in self.core.dirty(3) {
                     trouble.push(format!("  {key}: {:?}", self.core.st.registrations.get(&key)));
                 }
