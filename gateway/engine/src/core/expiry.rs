@@ -334,7 +334,7 @@ impl Core {
         let outputs = self.st.protection.handle(Input::Started { sources }, now_ms);
         self.carry_out(outputs, now_ms, fx);
         for feed in self.st.feeds.values_mut() {
-            *feed = super::Feed { frozen: feed.frozen, round: feed.round, ..super::Feed::default() };
+            *feed = super::Feed { frozen: feed.frozen, highest: feed.highest, ..super::Feed::default() };
         }
         for reg in self.st.registrations.values_mut().filter(|r| r.absence == Absence::WhileWatched) {
             // Nobody watched since.

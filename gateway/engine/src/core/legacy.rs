@@ -56,7 +56,7 @@ impl Core {
             LegacyEvent::SnapshotStart => {
                 if let Some(feed) = self.st.feeds.get_mut(&store) {
                     feed.seen = Some(BTreeSet::new());
-                    feed.round += 1;
+                    feed.rejected.clear();
                 }
             }
             LegacyEvent::Put(entry) => {
@@ -66,6 +66,7 @@ impl Core {
                 self.legacy_put(store, entry, now_ms, fx);
             }
             LegacyEvent::Delete { key, mark } => {
+                self.seen_mark(store, *mark);
                 let key = RecordKey::new(store, key.clone());
                 let stale = self.st.registrations.get(&key).and_then(|r| r.legacy.as_ref()).is_some_and(|l| l.mark > *mark);
                 if !stale {
@@ -94,6 +95,16 @@ impl Core {
         let Some(seen) = feed.seen.take() else { return };
         feed.whole = true;
         feed.trouble = None;
+        let rejected = std::mem::take(&mut feed.rejected);
+        let doubt = feed.doubt.take();
+        match mark < feed.highest {
+            false => self.seen_mark(store, mark),
+            true if doubt.is_some_and(|doubt| mark < doubt) => self.went_back(store, mark, &rejected, now_ms, fx),
+            true => {
+                feed.doubt = Some(feed.highest);
+                fx.resync.push(store);
+            }
+        }
         self.follow_number(store, mark);
         if self.st.imported.insert(store) {
             self.begin_above(store, mark, now_ms);
@@ -113,6 +124,30 @@ impl Core {
         self.dirty.extend(all);
         let outputs = self.st.protection.handle(Input::SourceWhole { source: store.name().into() }, now_ms);
         self.carry_out(outputs, now_ms, fx);
+    }
+
+    /// L gave this mark.
+    pub(super) fn seen_mark(&mut self, store: StoreKind, mark: i64) {
+        // Adapters say the largest number where they have none.
+        if let Some(feed) = self.st.feeds.get_mut(&store).filter(|_| mark < i64::MAX) {
+            feed.highest = feed.highest.max(mark);
+        }
+    }
+
+    /// L came back older than it was: its marks begin anew, and what they spoke against is looked at.
+    fn went_back(&mut self, store: StoreKind, mark: i64, rejected: &[LegacyEntry], now_ms: i64, fx: &mut Effects) {
+        if let Some(feed) = self.st.feeds.get_mut(&store) {
+            feed.highest = mark;
+        }
+        for (_, reg) in self.st.registrations.iter_mut().filter(|(k, _)| k.store == store) {
+            (reg.gone_mark, reg.above) = (0, 0);
+        }
+        for entry in rejected {
+            if let Some(reg) = self.st.registrations.get_mut(&RecordKey::new(store, entry.key.clone())) {
+                reg.legacy = None;
+            }
+            self.legacy_put(store, entry, now_ms, fx);
+        }
     }
 
     /// While L gives out the numbers they are followed.
@@ -158,16 +193,15 @@ impl Core {
     fn legacy_put(&mut self, store: StoreKind, entry: &LegacyEntry, now_ms: i64, fx: &mut Effects) {
         let key = RecordKey::new(store, entry.key.clone());
         self.follow_number(store, entry.mark);
-        let round = self.st.feeds.get(&store).map_or(0, |f| f.round);
-        if let Some(reg) = self.st.registrations.get_mut(&key) {
-            let known = reg.legacy.as_ref().map_or(0, |l| l.mark);
-            if known > entry.mark || reg.gone_mark >= entry.mark {
-                if reg.round == round {
-                    return;
-                }
-                // L went back to an older state: its marks begin anew.
-                (reg.gone_mark, reg.above, reg.round) = (0, 0, round);
+        self.seen_mark(store, entry.mark);
+        let old = |reg: &Registration| {
+            reg.gone_mark >= entry.mark || reg.legacy.as_ref().is_some_and(|known| known.mark > entry.mark)
+        };
+        if self.st.registrations.get(&key).is_some_and(old) {
+            if let Some(feed) = self.st.feeds.get_mut(&store).filter(|f| f.seen.is_some()) {
+                feed.rejected.push(entry.clone());
             }
+            return;
         }
         let reg = self.st.registrations.get(&key);
         let known = reg.and_then(|r| r.legacy.as_ref()).map(|l| l.mark);
@@ -225,9 +259,7 @@ impl Core {
     /// Keeps what L shows of a registration.
     fn note(&mut self, key: &RecordKey, entry: &LegacyEntry) {
         let withdraws = self.st.phase.phase().legacy_copy() == LegacyCopy::Withdrawn;
-        let round = self.st.feeds.get(&key.store).map_or(0, |f| f.round);
         let Some(reg) = self.st.registrations.get_mut(key) else { return };
-        reg.round = round;
         if reg.legacy.as_ref().is_none_or(|known| known.mark != entry.mark) {
             reg.letting_go = reg.removed || (withdraws && !reg.imported);
             self.excused.remove(key);
@@ -330,10 +362,14 @@ impl Core {
             let current = self.owner_in_legacy(&key);
             let Some(reg) = self.st.registrations.get_mut(&key) else { continue };
             let entry = reg.legacy.take();
+            if absence == Absence::WhileWatched && mark < i64::MAX {
+                reg.gone_mark = reg.gone_mark.max(mark);
+            }
             if reg.removed {
-                if reg.gone_mark <= mark {
-                    self.drop_registration(&key);
-                }
+                // Remembered for a while: what was listed before the removal may still arrive.
+                let at = (reg.removed_ms, key.clone());
+                self.fading.insert(at);
+                self.dirty.remove(&key);
                 continue;
             }
             let letting_go = std::mem::take(&mut reg.letting_go);
@@ -341,7 +377,9 @@ impl Core {
                 // Its owner's truth stands. Only an entry of its present owner that L was to keep can have
                 // been deleted by somebody; converge decides between that and a loss.
                 if let Some(entry) = entry {
-                    let wanted = copies && !letting_go && reg.bridge_of.is_none() && current == Some(entry.owner);
+                    // What a client wrote here after that entry is not what was deleted.
+                    let latest = entry.mark > reg.above && current == Some(entry.owner);
+                    let wanted = copies && !letting_go && reg.bridge_of.is_none() && latest;
                     reg.absence = if wanted { absence } else { Absence::NeverThere };
                     self.asked.remove(&key);
                 }

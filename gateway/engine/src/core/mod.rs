@@ -403,9 +403,13 @@ struct Feed {
     seen: Option<BTreeSet<Bytes>>,
     trouble: Option<String>,
     frozen: bool,
-    /// Counts the snapshots. What an earlier one showed is no measure for marks: a store may come back
-    /// older than it was.
-    round: u64,
+    /// The highest mark that L was seen to give.
+    highest: i64,
+    /// The highest mark when a snapshot of a lower one came: either that was listed before, or the store
+    /// came back older than it was. The next snapshot tells, since it is asked for after the doubt.
+    doubt: Option<i64>,
+    /// Entries of the snapshot under way whose marks are too low to be news.
+    rejected: Vec<LegacyEntry>,
 }
 
 /// The machine.

@@ -43,10 +43,8 @@ pub(super) struct Registration {
     pub(super) removed: bool,
     /// When it was removed, in milliseconds.
     pub(super) removed_ms: i64,
-    /// L acknowledged a removal at this mark: what its feed still shows at or below it is old.
+    /// L removed it at this mark: what its feed still shows at or below it is old.
     pub(super) gone_mark: i64,
-    /// The snapshot of L (or what followed it) that the marks here come from.
-    pub(super) round: u64,
     /// A client wrote here after L had shown this mark: entries of L at or below it are superseded.
     pub(super) above: i64,
     /// L shall not have the entry that it has (or may get from an attempt under way): when it goes there,
@@ -584,7 +582,6 @@ impl Registration {
             removed: false,
             removed_ms: 0,
             gone_mark: 0,
-            round: 0,
             above: 0,
             letting_go: false,
             sent: Vec::new(),

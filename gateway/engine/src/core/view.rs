@@ -314,6 +314,9 @@ impl Core {
         fx: &mut Effects,
     ) {
         let mut gone = Vec::new();
+        if let (Some(mark), Some(key)) = (acknowledged, keys.first()) {
+            self.seen_mark(key.store, mark);
+        }
         for key in keys {
             if self.in_view(key) {
                 self.sync_present(key, From::Client(actor), now_ms, fx);
@@ -326,11 +329,9 @@ impl Core {
         }
         if let Some(mark) = acknowledged {
             for (key, _) in &gone {
-                let round = self.st.feeds.get(&key.store).map_or(0, |f| f.round);
                 if let Some(reg) = self.st.registrations.get_mut(key) {
                     reg.legacy = None;
-                    reg.gone_mark = mark;
-                    reg.round = round;
+                    reg.gone_mark = reg.gone_mark.max(mark);
                 }
             }
         }
