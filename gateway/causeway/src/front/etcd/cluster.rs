@@ -114,13 +114,7 @@ mod tests {
             (vec![legacy(2, "b"), legacy(3, "")], "causeway"),
             (vec![], "causeway"),
         ] {
-            let shown = instead(
-                pb::MemberListResponse {
-                    header: header.clone(),
-                    members,
-                },
-                gateway(),
-            );
+            let shown = instead(pb::MemberListResponse { header, members }, gateway());
             assert_eq!(shown.members, [member(3, name.into(), gateway())]);
             assert_eq!(shown.header, header);
         }

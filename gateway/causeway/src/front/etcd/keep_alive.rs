@@ -62,6 +62,9 @@ enum Renewal {
     Unknown,
 }
 
+/// A renewal that waits for the legacy cluster.
+type Asked = Pin<Box<dyn Future<Output = (KeepAliveId, Renewal)> + Send>>;
+
 /// Keep-alives that are answered here. Those that have to ask the legacy cluster do not hold up reading,
 /// only the answers behind them.
 async fn keep_alive(
@@ -71,8 +74,7 @@ async fn keep_alive(
     to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
 ) {
     let mut stream = LeaseStream::new(front.identity.ids(), PENDING);
-    let mut asked: FuturesUnordered<Pin<Box<dyn Future<Output = (KeepAliveId, Renewal)> + Send>>> =
-        FuturesUnordered::new();
+    let mut asked: FuturesUnordered<Asked> = FuturesUnordered::new();
     let mut open = true;
     loop {
         while let Some(output) = stream.poll_output() {

@@ -367,10 +367,10 @@ impl Ended {
         if ring.ids.insert(id) {
             ring.order.push_back(id);
         }
-        if ring.order.len() > REMEMBERED {
-            if let Some(oldest) = ring.order.pop_front() {
-                ring.ids.remove(&oldest);
-            }
+        if ring.order.len() > REMEMBERED
+            && let Some(oldest) = ring.order.pop_front()
+        {
+            ring.ids.remove(&oldest);
         }
     }
 
