@@ -129,8 +129,9 @@ impl Servers {
             .http2_keep_alive_interval(limits.ping_every)
             .keep_alive_timeout(limits.ping_timeout)
             .keep_alive_while_idle(false)
-            .initial_stream_window_size(4 << 20)
-            .initial_connection_window_size(16 << 20)
+            // Clients that do not read leave their streams full; the others share the connection.
+            .initial_stream_window_size(128 << 10)
+            .initial_connection_window_size(1 << 30)
             .connect_with_connector_lazy(connector)
     }
 

@@ -43,6 +43,12 @@ const HEADERS: Duration = Duration::from_secs(30);
 /// clients that cancel many watches at once.
 const RESETS: usize = 100_000;
 
+/// Bytes that a client may send ahead on one stream, and on all of them. h2 ends a connection whose unread
+/// messages of less than 256 bytes lack half the connection's window to that size; a burst of watches on
+/// many streams must stay below.
+const STREAM_WINDOW: u32 = 128 << 10;
+const CONNECTION_WINDOW: u32 = 32 << 20;
+
 /// etcd's own pings of idle clients (etcd: embed/config.go).
 const PING_EVERY: Duration = Duration::from_secs(2 * 3600);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -109,8 +115,8 @@ pub(super) async fn run(front: Arc<Front>, stream: TcpStream, remote: SocketAddr
         .max_concurrent_streams(u32::MAX)
         .max_pending_accept_reset_streams(RESETS)
         .max_local_error_reset_streams(RESETS)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(8 << 20)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
