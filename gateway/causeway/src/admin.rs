@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use causeway_engine::core::{Command, Reply};
 use causeway_engine::phase::{Census, Forced, Move, Refusal};
-use causeway_engine::protection::{Input, Order};
+use causeway_engine::protection::{AlarmKind, Input, Order};
 use causeway_registry::StoreKind;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ async fn ready(State(app): State<App>) -> Response {
 async fn status(State(app): State<App>) -> Json<Value> {
     let now_ms = app.gateway.now_ms();
     let census = app.legacy.census(&app.gateway);
-    let remaining = app.legacy.still_on_legacy(&app.gateway);
+    let remaining = app.legacy.still_on_legacy(&app.gateway).await;
     let (mut value, _) = app.gateway.with(|core| {
         let phase = core.phase();
         let gates = core.gates(census, remaining, now_ms);
@@ -163,7 +163,7 @@ async fn explain(State(app): State<App>, Query(which): Query<Which>) -> Json<Val
 async fn plan(State(app): State<App>) -> Result<Json<Value>, Failure> {
     let now_ms = app.gateway.now_ms();
     let census = app.legacy.census(&app.gateway);
-    let remaining = app.legacy.still_on_legacy(&app.gateway);
+    let remaining = app.legacy.still_on_legacy(&app.gateway).await;
     let planned = app.gateway.with(|core| {
         let to = match core.phase().target(Move::Advance) {
             Ok(to) => to,
@@ -186,7 +186,14 @@ async fn plan(State(app): State<App>) -> Result<Json<Value>, Failure> {
 
 async fn audit(State(app): State<App>) -> Json<Value> {
     let steps: Vec<Value> = app.gateway.with(|core| core.phase().steps().iter().map(|s| json!(s)).collect()).0;
-    Json(json!({"steps": steps}))
+    let orders: Vec<Value> = app
+        .gateway
+        .recent_alarms()
+        .into_iter()
+        .filter(|a| matches!(a.kind, AlarmKind::OrderSet | AlarmKind::OrderEnded))
+        .map(|a| json!(a))
+        .collect();
+    Json(json!({"steps": steps, "orders": orders}))
 }
 
 async fn alarms(State(app): State<App>) -> Json<Value> {
@@ -218,7 +225,7 @@ async fn step(
     app.legacy.prepare_step(&app.gateway, kind).await;
     let now_ms = app.gateway.now_ms();
     let census = app.legacy.census(&app.gateway);
-    let remaining = app.legacy.still_on_legacy(&app.gateway);
+    let remaining = app.legacy.still_on_legacy(&app.gateway).await;
     let force = request.force.then(|| Forced { reason: request.reason.clone() });
     let judged = app
         .gateway

@@ -42,6 +42,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let gateway = Gateway::new(config, core, clock, journal, key);
     let incarnation = u64::try_from(gateway.now_ms()).unwrap_or(1);
     gateway.apply(Command::Started { incarnation });
+    // The log before this start was written under the settings of then; nothing replays it again.
+    gateway.snapshot();
 
     let legacy = Legacy::start(&gateway)?;
     let tasks = tokio_util::task::TaskTracker::new();

@@ -55,7 +55,7 @@ pub enum Operator {
         #[command(flatten)]
         target: Target,
     },
-    /// Steps taken, with actor, reason and gates passed by force.
+    /// Steps taken, with actor, reason and gates passed by force, and the latest orders to protection.
     Audit(Target),
 }
 
@@ -284,6 +284,11 @@ fn show_audit(value: &Value) {
         &["EPOCH", "AT_MS", "STEP", "FROM", "TO", "ACTOR", "REASON", "FORCED"],
         &columns(rows(value, "steps"), &["epoch", "at_ms", "kind", "from", "to", "actor", "reason", "forced"]),
     );
+    let orders = rows(value, "orders");
+    if !orders.is_empty() {
+        println!();
+        table(&["AT_MS", "ORDER", "SERVICE", "NOTE"], &columns(orders, &["at_ms", "kind", "service", "note"]));
+    }
 }
 
 fn show_step(value: &Value) {

@@ -42,7 +42,7 @@ pub struct Flags {
     /// Share of a service's instances, in percent, above which removals stop [default: 40].
     #[arg(long, env = "CAUSEWAY_PROTECT_THRESHOLD", value_name = "PERCENT")]
     pub protect_threshold: Option<String>,
-    /// Address that ZooKeeper clients are told [default: the one they connected to].
+    /// HOST:PORT that `/zookeeper/config` shows [default: none; clients keep the address they have].
     #[arg(long, env = "CAUSEWAY_ADVERTISE_ZOOKEEPER", value_name = "ADDR")]
     pub advertise_zookeeper: Option<String>,
     /// URL that etcd clients are told [default: the address they connected to].
@@ -298,8 +298,12 @@ impl Config {
         }
         let advertise_zookeeper = flags.advertise_zookeeper.clone().or(file.advertise_zookeeper);
         if let Some(addr) = &advertise_zookeeper {
-            if let Err(e) = zookeeper_servers(addr) {
-                errors.push(format!("advertise-zookeeper: {e}"));
+            match zookeeper_servers(addr) {
+                Err(e) => errors.push(format!("advertise-zookeeper: {e}")),
+                Ok(given) if given.servers.len() > 1 || !given.chroot.is_empty() => {
+                    errors.push("advertise-zookeeper: one HOST:PORT is asked, this gateway's own".into());
+                }
+                Ok(_) => {}
             }
         }
 
@@ -320,7 +324,7 @@ impl Config {
         let pace = bounded(file.gates.reconnects_per_s, 200, 1..=100_000, "gates.reconnects_per_s", &mut errors);
 
         let layouts = LayoutSet::load(&file.layout, &file.pass, file.layouts.as_deref()).unwrap_or_else(|all| {
-            errors.extend(all.iter().map(|e| format!("layout: {e}")));
+            errors.extend(all.iter().map(ToString::to_string));
             LayoutSet::builtin_default()
         });
         let bridges = Bridge::load(&file.bridge, &layouts).unwrap_or_else(|all| {

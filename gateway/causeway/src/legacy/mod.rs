@@ -29,7 +29,7 @@ use crate::gateway::Gateway;
 /// How long a step back waits for L to have everything.
 const ROLLBACK_WAIT: Duration = Duration::from_secs(30);
 
-/// How long a step waits for a store that is being listed.
+/// How long somebody waits for a store that is being listed.
 const LISTING_WAIT: Duration = Duration::from_secs(5);
 
 /// Handles of the legacy stores.
@@ -161,9 +161,15 @@ impl Legacy {
         )
     }
 
-    /// What `done` would cut off.
-    pub fn still_on_legacy(&self, gateway: &Gateway) -> Vec<String> {
+    /// What `done` would cut off. Looked at only when that is the next step: it lists the stores whole.
+    pub async fn still_on_legacy(&self, gateway: &Gateway) -> Vec<String> {
         let mut out = Vec::new();
+        if gateway.with(|core| core.phase().phase()).0 != Phase::Drain {
+            return out;
+        }
+        for store in [StoreKind::Zookeeper, StoreKind::Etcd] {
+            out.extend(self.general_keys(gateway, store).await);
+        }
         let bound = gateway.with(|core| core.sessions().iter().filter(|s| s.bound).count()).0;
         if bound > 0 {
             out.push(format!("{bound} sessions hold general ephemerals in the legacy ensemble"));
@@ -177,14 +183,37 @@ impl Legacy {
         out
     }
 
+    /// General keys that a store holds, counted, with examples.
+    async fn general_keys(&self, gateway: &Gateway, store: StoreKind) -> Option<String> {
+        let (backend, everything) = (self.backend(store)?, everything(store));
+        let listed = tokio::time::timeout(LISTING_WAIT, backend.snapshot(&Scope::from(everything))).await;
+        let entries = match listed {
+            Ok(Ok(snapshot)) => snapshot.entries,
+            Ok(Err(error)) => return Some(format!("{}: its general keys cannot be listed: {error}", store.name())),
+            Err(_) => return Some(format!("{}: its general keys cannot be listed in time", store.name())),
+        };
+        let general: Vec<String> = gateway
+            .with(|core| {
+                let layouts = core.layouts();
+                entries
+                    .iter()
+                    // Parents of what layouts own go with it.
+                    .filter(|e| !core.owns(store, &e.key) && !layouts.owns_descendants_of(protocol(store), &e.key))
+                    .map(|e| causeway_engine::layout::redact(&e.key))
+                    .filter(|k| store != StoreKind::Zookeeper || !k.starts_with("/zookeeper"))
+                    .collect()
+            })
+            .0;
+        let shown = general.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+        (!general.is_empty()).then(|| format!("{}: {} general keys, such as {shown}", store.name(), general.len()))
+    }
+
     /// Ephemerals and leased keys in L that no layout claims, with the layout that would fit.
     pub async fn unclaimed(&self, gateway: &Gateway, limit: usize) -> Vec<Value> {
         let mut out = Vec::new();
-        for (store, everything) in
-            [(StoreKind::Zookeeper, Subtree::root("/")), (StoreKind::Etcd, Subtree::prefix(""))]
-        {
+        for store in [StoreKind::Zookeeper, StoreKind::Etcd] {
             let Some(backend) = self.backend(store) else { continue };
-            let listed = tokio::time::timeout(Duration::from_secs(10), backend.snapshot(&Scope::from(everything))).await;
+            let listed = tokio::time::timeout(LISTING_WAIT, backend.snapshot(&Scope::from(everything(store)))).await;
             let snapshot = match listed {
                 Ok(Ok(snapshot)) => snapshot,
                 Ok(Err(error)) => {
@@ -268,6 +297,15 @@ async fn watch_health(gateway: Arc<Gateway>, legacy: Arc<Legacy>, store: StoreKi
             () = crate::gateway::stopped(&mut stopping) => return,
         }
     }
+}
+
+fn protocol(store: StoreKind) -> Protocol {
+    if store == StoreKind::Zookeeper { Protocol::Zookeeper } else { Protocol::Etcd }
+}
+
+/// All keys of a store.
+fn everything(store: StoreKind) -> Subtree {
+    if store == StoreKind::Zookeeper { Subtree::root("/") } else { Subtree::prefix("") }
 }
 
 /// What the gateway lists and watches in a store.

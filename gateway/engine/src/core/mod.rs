@@ -51,6 +51,15 @@ const REGISTRY: &str = "registry";
 /// reports show them.
 const TICK_MS: i64 = 2_000;
 
+/// How often the past of the key space is looked at.
+const TRIM_MS: i64 = 60_000;
+
+/// How long deletions are remembered for watches that come back with a number of another gateway or store.
+const HISTORY_MS: i64 = 24 * 3_600_000;
+
+/// What the past may take.
+const HISTORY_BYTES: u64 = 256 << 20;
+
 /// How a protocol's keys are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
@@ -432,6 +441,8 @@ pub struct Core {
     asked: BTreeSet<RecordKey>,
     /// What differs between L and N.
     differing: migration::Differing,
+    /// When the past of the key space was last trimmed.
+    trimmed_at_ms: i64,
     /// When protection was last told the time.
     ticked_at_ms: i64,
     /// When everything that gates look at was last not clean; a restart begins anew.
@@ -516,6 +527,7 @@ impl Core {
             excused: BTreeSet::new(),
             asked: BTreeSet::new(),
             differing: migration::Differing::new(),
+            trimmed_at_ms: 0,
             ticked_at_ms: 0,
             unclean_at_ms: 0,
         };
@@ -608,6 +620,15 @@ impl Core {
         if due || now_ms - self.ticked_at_ms >= TICK_MS {
             self.ticked_at_ms = now_ms;
             out.push(Command::Tick);
+        }
+        if now_ms - self.trimmed_at_ms >= TRIM_MS {
+            self.trimmed_at_ms = now_ms;
+            // Without a legacy store the past is the client's to compact, as in etcd, but for its size.
+            let keep_ms = if self.mode(StoreKind::Etcd) == Mode::Embedded { i64::MAX } else { HISTORY_MS };
+            if self.st.keys.history_bytes() > HISTORY_BYTES || keep_ms < i64::MAX {
+                let op = KeyCommand::TrimHistory { keep_ms, keep_bytes: HISTORY_BYTES };
+                out.push(Command::Keys { peer: String::new(), op });
+            }
         }
         if self.mode(StoreKind::Zookeeper) == Mode::Embedded && !self.st.tree.due_for_reap(now_ms).is_empty() {
             out.push(Command::Reap);

@@ -739,6 +739,11 @@ impl Core {
     }
 
     pub(super) fn deregister_native(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
+        let held = self.st.registrations.get(key).and_then(|r| r.instance.clone());
+        if let Some((service, _)) = held.filter(|(service, _)| self.holds_explicit(service, now_ms)) {
+            fx.reply = Some(Reply::Refused { service });
+            return;
+        }
         let found = self.st.node.get(key).is_some();
         if found {
             self.sync_absent(key, Cause::Explicit, now_ms, fx);
