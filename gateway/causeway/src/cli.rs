@@ -6,6 +6,13 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+/// `println!` that ends the process quietly when nobody reads any more (`causeway status | head`).
+macro_rules! say {
+    ($($text:tt)*) => {
+        crate::cli::print_line(&format!($($text)*))
+    };
+}
+
 /// Exit code when the gateway refused (a gate, a wrong phase); 1 is a failure to ask it.
 const REFUSED: u8 = 2;
 
@@ -154,14 +161,14 @@ impl Target {
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
         if status.is_success() {
             if self.json {
-                println!("{}", serde_json::to_string_pretty(&value)?);
+                say!("{}", serde_json::to_string_pretty(&value)?);
             } else {
                 show(&value);
             }
             return Ok(ExitCode::SUCCESS);
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&value)?);
+            say!("{}", serde_json::to_string_pretty(&value)?);
         } else {
             let message = value.get("error").and_then(Value::as_str).unwrap_or("no reason given");
             eprintln!("refused ({status}): {message}");
@@ -199,7 +206,7 @@ fn table(headings: &[&str], cells: &[Vec<String>]) {
         .collect();
     let line = |row: Vec<&str>| {
         let padded: Vec<String> = row.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}")).collect();
-        println!("{}", padded.join("  ").trim_end());
+        say!("{}", padded.join("  ").trim_end());
     };
     line(headings.to_vec());
     for row in cells {
@@ -212,14 +219,14 @@ fn columns(items: &[Value], names: &[&str]) -> Vec<Vec<String>> {
 }
 
 fn show_status(value: &Value) {
-    println!(
+    say!(
         "phase {}  epoch {}  attempt {}  take-over {}",
         field(value, "phase"),
         field(value, "epoch"),
         field(value, "attempt"),
         if value.get("taken_over") == Some(&Value::Bool(true)) { "done" } else { "not yet" },
     );
-    println!(
+    say!(
         "{} services, {} instances, {} held; {} sessions, {} leases",
         field(value, "services"),
         field(value, "instances"),
@@ -230,13 +237,13 @@ fn show_status(value: &Value) {
     table(&["STORE", "ROLE", "STATE", "DETAIL"], &columns(rows(value, "stores"), &["store", "role", "state", "detail"]));
     if let Some(next) = value.get("next").and_then(Value::as_str) {
         let failures = rows(value, "gate_failures");
-        println!("next step: {next} ({})", if failures.is_empty() { "gates pass" } else { "gates not met" });
+        say!("next step: {next} ({})", if failures.is_empty() { "gates pass" } else { "gates not met" });
         for failure in failures {
-            println!("  - {}", text_of(failure));
+            say!("  - {}", text_of(failure));
         }
     }
     for service in rows(value, "protected") {
-        println!("PROTECTED {}", text_of(service));
+        say!("PROTECTED {}", text_of(service));
     }
 }
 
@@ -248,7 +255,7 @@ fn show_services(value: &Value) {
     );
     let unclaimed = rows(value, "unclaimed");
     if !unclaimed.is_empty() {
-        println!("\nNo layout claims these ephemerals and leased keys:");
+        say!("\nNo layout claims these ephemerals and leased keys:");
         table(&["STORE", "KEY", "OWNER", "WOULD FIT"], &columns(unclaimed, &["store", "key", "owner", "would_fit"]));
     }
 }
@@ -256,26 +263,26 @@ fn show_services(value: &Value) {
 fn show_explain(value: &Value) {
     let found = rows(value, "registrations");
     if found.is_empty() {
-        println!("no registration matches");
+        say!("no registration matches");
     }
     for item in found {
         for (name, value) in item.as_object().into_iter().flatten() {
-            println!("{name:<14} {}", text_of(value));
+            say!("{name:<14} {}", text_of(value));
         }
-        println!();
+        say!("");
     }
 }
 
 fn show_plan(value: &Value) {
-    println!("step: {} -> {}", field(value, "from"), field(value, "to"));
+    say!("step: {} -> {}", field(value, "from"), field(value, "to"));
     for change in rows(value, "changes") {
-        println!("  change: {}", text_of(change));
+        say!("  change: {}", text_of(change));
     }
     if rows(value, "changes").is_empty() {
-        println!("  no client sees a change");
+        say!("  no client sees a change");
     }
     for failure in rows(value, "failures") {
-        println!("  gate: {}", text_of(failure));
+        say!("  gate: {}", text_of(failure));
     }
 }
 
@@ -286,18 +293,25 @@ fn show_audit(value: &Value) {
     );
     let orders = rows(value, "orders");
     if !orders.is_empty() {
-        println!();
+        say!("");
         table(&["AT_MS", "ORDER", "SERVICE", "NOTE"], &columns(orders, &["at_ms", "kind", "service", "note"]));
     }
 }
 
 fn show_step(value: &Value) {
-    println!("{}: {} -> {} (epoch {})", field(value, "kind"), field(value, "from"), field(value, "to"), field(value, "epoch"));
+    say!("{}: {} -> {} (epoch {})", field(value, "kind"), field(value, "from"), field(value, "to"), field(value, "epoch"));
     for failure in rows(value, "forced") {
-        println!("  passed by force: {}", text_of(failure));
+        say!("  passed by force: {}", text_of(failure));
     }
 }
 
 fn show_plain(value: &Value) {
-    println!("{}", field(value, "message"));
+    say!("{}", field(value, "message"));
+}
+
+fn print_line(text: &str) {
+    use std::io::Write as _;
+    if writeln!(std::io::stdout(), "{text}").is_err() {
+        std::process::exit(0);
+    }
 }
