@@ -450,7 +450,10 @@ impl Etcdctl {
             .as_array()
             .map(Vec::as_slice)
             .unwrap_or_default();
-        keys.iter().map(base64_text).collect()
+        // etcd gives them in the order of a hash map.
+        let mut keys = keys.iter().map(base64_text).collect::<Result<Vec<_>>>()?;
+        keys.sort();
+        Ok(keys)
     }
 }
 
