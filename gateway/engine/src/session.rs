@@ -159,10 +159,8 @@ impl Sessions {
 
     /// A connection ended; the session lives on until its timeout.
     pub fn detach(&mut self, id: i64, connection: ConnId) {
-        if let Some(session) = self.by_id.get_mut(&id) {
-            if session.connection == Some(connection) {
-                session.connection = None;
-            }
+        if let Some(session) = self.by_id.get_mut(&id).filter(|s| s.connection == Some(connection)) {
+            session.connection = None;
         }
     }
 

@@ -206,6 +206,16 @@ impl Core {
         let reg = self.st.registrations.get(&key);
         let known = reg.and_then(|r| r.legacy.as_ref()).map(|l| l.mark);
         if self.mode(store) == Mode::Relay {
+            let projected = reg.is_some_and(|r| !r.removed && r.bridge_of.is_some());
+            if self.st.own_owners.contains(&(store, entry.owner)) {
+                // Our own projection, or what is left of one.
+                if !projected {
+                    self.remember_removed(&key, now_ms);
+                }
+                self.note(&key, entry);
+                self.touch(&key);
+                return;
+            }
             self.show(&key, entry, now_ms, fx);
             self.note(&key, entry);
             return;
@@ -244,7 +254,7 @@ impl Core {
     }
 
     fn remember_removed(&mut self, key: &RecordKey, now_ms: i64) {
-        if !self.owns(key.store, &key.key) {
+        if !self.owns(key.store, &key.key) || self.st.registrations.contains_key(key) {
             return;
         }
         let reg = Registration {
@@ -569,8 +579,12 @@ impl Core {
         }
         let reg = self.st.registrations.get(key)?;
         let feed = self.st.feeds.get(&key.store)?;
+        if reg.removed && reg.legacy.is_none() {
+            return None;
+        }
         let relay = self.mode(key.store) == Mode::Relay;
-        if (relay && reg.bridge_of.is_none()) || (reg.imported && !reg.removed) || feed.frozen {
+        let own = reg.legacy.as_ref().is_some_and(|e| self.st.own_owners.contains(&(key.store, e.owner)));
+        if (relay && reg.bridge_of.is_none() && !own) || (reg.imported && !reg.removed) || feed.frozen {
             return None;
         }
         // Only what sessions and leases own is withdrawn: parents and configuration stay where they are, for
@@ -638,6 +652,10 @@ impl Core {
 /// What readers see of a registration.
 impl Core {
     pub(super) fn shall_be_visible(&self, key: &RecordKey, reg: &Registration) -> bool {
+        if reg.bridge_of.is_some() && !reg.removed {
+            // It follows the instance that it shows, whatever the phase reads.
+            return true;
+        }
         let record = self.st.node.get(key);
         let present = |p: bool| if p { Presence::Present } else { Presence::Absent };
         // What N has of Causeway's own clients is on its way to L, or withdrawn from it by us.

@@ -430,6 +430,8 @@ pub struct Core {
     tree_watches: WatchTable,
     key_watches: KeyWatchTable,
     auth: BTreeMap<WatcherId, Vec<AuthId>>,
+    /// Of the settings, shared, since showing one instance may lead to showing another.
+    bridges: std::sync::Arc<[Bridge]>,
     /// Projections of each bridged registration.
     projections: BTreeMap<RecordKey, BTreeSet<RecordKey>>,
     /// Removed registrations that L does not show, by the time of their removal.
@@ -514,9 +516,11 @@ impl Core {
                 st.feeds.entry(store).or_default();
             }
         }
+        let bridges = settings.bridges.clone().into();
         let mut core = Core {
             settings,
             st,
+            bridges,
             instances: BTreeMap::new(),
             tree_watches: WatchTable::new(),
             key_watches: KeyWatchTable::new(),

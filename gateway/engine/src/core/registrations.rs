@@ -204,6 +204,7 @@ impl Core {
             }
         }
         if let Some(old) = left {
+            self.unbridge(key, Some(&old), now_ms, fx);
             // Its owner turned it into something else: as good as a removal by the owner. After the new
             // one is there, so that a service that moves whole keeps its expected size.
             self.leave(vec![(key.clone(), old, Cause::Explicit)], now_ms, fx);
@@ -211,7 +212,7 @@ impl Core {
         self.touch(key);
         match instance {
             Some(instance) => self.bridge(key, instance, now_ms, fx),
-            None => self.unbridge(key, now_ms, fx),
+            None => self.unbridge(key, None, now_ms, fx),
         }
     }
 
@@ -317,7 +318,7 @@ impl Core {
             self.unproject(&source, key);
         }
         self.touch(key);
-        self.unbridge(key, now_ms, fx);
+        self.unbridge(key, instance.as_ref(), now_ms, fx);
         instance
     }
 
@@ -411,11 +412,11 @@ impl Core {
     /// Shows an instance in the layouts that bridges name for it, and nowhere else.
     fn bridge(&mut self, source: &RecordKey, instance: &Instance, now_ms: i64, fx: &mut Effects) {
         let projected = self.st.registrations.get(source).is_some_and(|r| r.bridge_of.is_some());
-        if projected || (self.settings.bridges.is_empty() && !self.projections.contains_key(source)) {
+        if projected || (self.bridges.is_empty() && !self.projections.contains_key(source)) {
             return;
         }
         let mut shown = Vec::new();
-        for bridge in self.settings.bridges.clone() {
+        for bridge in self.bridges.clone().iter() {
             if !bridge.covers(instance) {
                 continue;
             }
@@ -448,7 +449,7 @@ impl Core {
 
     /// Brings all projections up to the bridges in force, which may have changed over a restart.
     pub(super) fn bridge_anew(&mut self, now_ms: i64, fx: &mut Effects) {
-        let sources: BTreeSet<RecordKey> = match self.settings.bridges.is_empty() {
+        let sources: BTreeSet<RecordKey> = match self.bridges.is_empty() {
             true => self.projections.keys().cloned().collect(),
             false => {
                 let all = self.st.registrations.iter().filter(|(_, r)| !r.removed && r.bridge_of.is_none());
@@ -456,15 +457,20 @@ impl Core {
             }
         };
         for source in sources {
-            let seen = self.seen(&source);
-            let classified = seen.as_ref().map(|seen| {
-                let lease = (source.store == StoreKind::Etcd && seen.owner != 0).then_some(seen.owner);
-                self.settings.layouts.classify(protocol(source.store), &source.key, &seen.value, seen.kind, lease)
-            });
-            match classified {
-                Some(Classified::Instance(instance)) => self.bridge(&source, &instance, now_ms, fx),
-                _ => self.unbridge(&source, now_ms, fx),
-            }
+            self.bridge_again(&source, now_ms, fx);
+        }
+    }
+
+    /// Projects what the view holds of a registration.
+    fn bridge_again(&mut self, source: &RecordKey, now_ms: i64, fx: &mut Effects) {
+        let seen = self.seen(source);
+        let classified = seen.as_ref().map(|seen| {
+            let lease = (source.store == StoreKind::Etcd && seen.owner != 0).then_some(seen.owner);
+            self.settings.layouts.classify(protocol(source.store), &source.key, &seen.value, seen.kind, lease)
+        });
+        match classified {
+            Some(Classified::Instance(instance)) => self.bridge(source, &instance, now_ms, fx),
+            _ => self.unbridge(source, None, now_ms, fx),
         }
     }
 
@@ -506,10 +512,30 @@ impl Core {
         self.sync_present(key, From::Bridge(source), now_ms, fx);
     }
 
-    fn unbridge(&mut self, source: &RecordKey, now_ms: i64, fx: &mut Effects) {
-        for key in self.projections(source) {
-            self.remove_from_view(std::slice::from_ref(&key), now_ms, fx);
-            self.sync_absent(&key, Cause::Explicit, now_ms, fx);
+    /// Takes the projections of a registration away, or gives them to another registration of the same
+    /// instance, which has the same ones.
+    fn unbridge(&mut self, source: &RecordKey, instance: Option<&(String, String)>, now_ms: i64, fx: &mut Effects) {
+        let Some(keys) = self.projections.remove(source) else { return };
+        let others = instance.and_then(|i| self.instances.get(i)).into_iter().flatten();
+        let heir = others.filter(|k| *k != source && !keys.contains(k)).find(|k| {
+            self.st.registrations.get(k).is_some_and(|r| !r.removed && r.bridge_of.is_none())
+        });
+        match heir.cloned() {
+            Some(heir) => {
+                for key in &keys {
+                    if let Some(reg) = self.st.registrations.get_mut(key) {
+                        reg.bridge_of = Some(heir.clone());
+                    }
+                }
+                self.projections.entry(heir.clone()).or_default().extend(keys);
+                self.bridge_again(&heir, now_ms, fx);
+            }
+            None => {
+                let keys: Vec<RecordKey> = keys.into_iter().collect();
+                self.remove_from_view(&keys, now_ms, fx);
+                let gone: Vec<(RecordKey, Cause)> = keys.into_iter().map(|k| (k, Cause::Explicit)).collect();
+                self.sync_all_absent(&gone, now_ms, fx);
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ const T0: i64 = 1_796_000_000_000;
 fn settings(zookeeper: Store, etcd: Store, phase: Phase) -> Settings {
     let (layouts, passes) = (
         toml::from_str::<toml::Table>(
-            "[[layout]]\nuse = 'grpc-endpoints'\ntargets = ['orders']\n[[layout]]\nuse = 'curator'\nroots = ['/discovery']\n",
+            "[[layout]]\nuse = 'grpc-endpoints'\ntargets = ['orders', 'orders-of-billing']\n[[layout]]\nuse = 'curator'\nroots = ['/discovery']\n",
         )
         .expect("the test's TOML parses"),
         [],

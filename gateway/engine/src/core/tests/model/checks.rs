@@ -203,6 +203,7 @@ impl World {
     /// After every step.
     pub(super) fn check(&self) {
         self.check_index();
+        self.check_bridge();
         if self.mode() == Mode::Relay {
             return;
         }
@@ -229,6 +230,32 @@ impl World {
         self.core.st.registrations.get(&self.record_key(key))
     }
 
+    /// Every instance that a bridge covers is shown in the other layout, once, and nothing else is.
+    fn check_bridge(&self) {
+        let core = &self.core;
+        let mut wanted = BTreeSet::new();
+        for ((service, _), keys) in &core.instances {
+            if service != "services/billing" {
+                continue;
+            }
+            let shown = keys.iter().any(|k| core.projections.get(k).is_some_and(|p| !p.is_empty()));
+            if !shown {
+                self.fail(&format!("{keys:?} is not bridged"));
+            }
+            wanted.extend(keys.iter().filter_map(|k| core.projections.get(k)).flatten().cloned());
+        }
+        let there: BTreeSet<RecordKey> = core
+            .st
+            .registrations
+            .iter()
+            .filter(|(_, r)| !r.removed && r.instance.as_ref().is_some_and(|i| i.0.ends_with("orders-of-billing")))
+            .map(|(k, _)| k.clone())
+            .collect();
+        if wanted != there {
+            self.fail(&format!("bridged are {there:?}, wanted {wanted:?}"));
+        }
+    }
+
     /// The books agree with the view and with N.
     fn check_index(&self) {
         let mut rebuilt: BTreeMap<(String, String), BTreeSet<RecordKey>> = BTreeMap::new();
@@ -236,7 +263,7 @@ impl World {
             if let Some(instance) = &reg.instance {
                 rebuilt.entry(instance.clone()).or_default().insert(key.clone());
             }
-            if self.in_view(&key.key).is_none() {
+            if !self.core.in_view(key) {
                 self.fail(&format!("{key} is in the books and not in the view: {reg:?}"));
             }
         }
@@ -249,10 +276,8 @@ impl World {
         if let Some(stray) = records.difference(&known).next() {
             self.fail(&format!("N holds {stray}, the books do not"));
         }
-        if self.mode() != Mode::Relay {
-            if let Some(lacking) = known.difference(&records).next() {
-                self.fail(&format!("N lacks {lacking}: {:?}", self.core.st.registrations.get(*lacking)));
-            }
+        if let Some(lacking) = known.difference(&records).find(|k| self.core.mode(k.store) != Mode::Relay) {
+            self.fail(&format!("N lacks {lacking}: {:?}", self.core.st.registrations.get(*lacking)));
         }
         let published: u64 = self.core.protection().services().iter().map(|s| s.published).sum();
         let indexed = u64::try_from(self.core.instances.len()).expect("small");
@@ -283,9 +308,17 @@ impl World {
                     trouble.push(format!("the relayed view lacks {key:?}"));
                 }
             }
-            for key in self.seen_instances() {
+            // In `proxy` nothing is written to L but what its clients write.
+            let bridged: BTreeSet<&RecordKey> = self.core.projections.values().flatten().collect();
+            let own = self.seen_instances().into_iter().filter(|k| k.store == self.kind);
+            for key in own.filter(|k| phase != Phase::Proxy || !bridged.contains(k)) {
                 if self.legacy.get(&key.key).is_none() {
-                    trouble.push(format!("the relayed view has {key}, L does not"));
+                    trouble.push(format!(
+                        "the relayed view has {key}, L does not: {:?} {:?} {:?}",
+                        self.core.st.registrations.get(&key),
+                        self.core.dirty.contains(&key),
+                        self.core.st.feeds
+                    ));
                 }
             }
         } else {
@@ -304,10 +337,10 @@ impl World {
                 let living = client.wants.as_ref().filter(|_| client.alive && !client.disputed);
                 let there = self.legacy.get(&key);
                 match (living, phase.legacy_copy()) {
-                    (Some(value), LegacyCopy::BeforeReply | LegacyCopy::Converges) => {
-                        if there.map(|e| &e.value) != Some(value) {
-                            trouble.push(format!("L lacks client {n}'s: {there:?} {:?}", self.registration(&key)));
-                        }
+                    (Some(value), LegacyCopy::BeforeReply | LegacyCopy::Converges)
+                        if there.map(|e| &e.value) != Some(value) =>
+                    {
+                        trouble.push(format!("L lacks client {n}'s: {there:?} {:?}", self.registration(&key)));
                     }
                     (_, LegacyCopy::Withdrawn) if there.is_some() => {
                         trouble.push(format!("L still has client {n}'s: {there:?} {:?}", self.registration(&key)));
@@ -317,6 +350,18 @@ impl World {
                 if self.gone.contains(&key) && there.is_some() && phase != Phase::Done {
                     trouble.push(format!("L has what client {n} removed: {:?}", self.registration(&key)));
                 }
+            }
+        }
+        if phase.legacy_copy() != LegacyCopy::Untouched && !(relay && phase == Phase::Proxy) {
+            let core = &self.core;
+            let mine = core.projections.values().flatten().filter(|k| k.store == self.kind);
+            let mine: BTreeSet<Bytes> = mine.map(|k| k.key.clone()).collect();
+            let there: BTreeSet<Bytes> =
+                self.legacy.entries().filter(|(_, e)| e.owner == super::world::OWN).map(|(k, _)| k.clone()).collect();
+            let want = if phase.legacy_copy() == LegacyCopy::Withdrawn { BTreeSet::new() } else { mine };
+            let live: BTreeSet<&Bytes> = want.iter().filter(|k| !held.contains(*k)).collect();
+            if !there.iter().collect::<BTreeSet<_>>().is_superset(&live) || !there.is_subset(&want) {
+                trouble.push(format!("bridged in L are {there:?}, wanted {want:?}"));
             }
         }
         for (n, direct) in self.direct.iter().enumerate() {

@@ -23,6 +23,26 @@ const CLIENTS: usize = 10;
 /// Clients that go to L directly.
 const DIRECT: usize = 4;
 
+/// Clients of an embedded ZooKeeper beside a legacy etcd.
+const GUESTS: usize = 3;
+
+/// The gateway's own lease in L.
+pub(super) const OWN: i64 = 777;
+
+/// With a bridge from the services of ZooKeeper to names in etcd.
+fn settings(zookeeper: Store, etcd: Store, phase: Phase) -> crate::core::Settings {
+    let mut settings = super::super::settings(zookeeper, etcd, phase);
+    let config = crate::convert::BridgeConfig {
+        from: "spring-zk".into(),
+        to: "grpc-endpoints".into(),
+        rename: [("billing".to_owned(), "orders-of-billing".to_owned())].into(),
+        accept_loss: [crate::convert::Loss::Metadata, crate::convert::Loss::Scheme].into(),
+        ..crate::convert::BridgeConfig::default()
+    };
+    settings.bridges = crate::convert::Bridge::load(&[config], &settings.layouts).expect("the bridge loads");
+    settings
+}
+
 pub(super) struct Client {
     /// Session or lease as the client knows it.
     pub(super) owner: Option<i64>,
@@ -51,6 +71,8 @@ pub(super) struct World {
     pub(super) now: i64,
     pub(super) clients: Vec<Client>,
     pub(super) direct: Vec<Direct>,
+    /// Sessions of the embedded ZooKeeper, each with an instance.
+    pub(super) guests: Vec<(Option<i64>, bool)>,
     /// Keys whose owner removed them.
     pub(super) gone: BTreeSet<Bytes>,
     /// Sessions and leases to be let go in L.
@@ -76,7 +98,7 @@ impl World {
         };
         let mut rng = Rng(seed.wrapping_mul(0x1234_5677) ^ 0xabcd);
         let phase = Phase::ALL[rng.below(5)];
-        let core = Core::new(super::super::settings(zookeeper, etcd, phase), 1, super::super::T0);
+        let core = Core::new(settings(zookeeper, etcd, phase), 1, super::super::T0);
         let base = core.snapshot().expect("encodes");
         let client = |n| Client { owner: None, alive: true, wants: None, disputed: false, address: if n == 9 { 8 } else { n } };
         let direct = |n: usize| Direct { owner: 9000 + i64::try_from(n).expect("small"), alive: true, wants: None };
@@ -89,6 +111,7 @@ impl World {
             now: super::super::T0,
             clients: (0..CLIENTS).map(client).collect(),
             direct: (0..DIRECT).map(direct).collect(),
+            guests: vec![(None, false); if kind == StoreKind::Etcd { GUESTS } else { 0 }],
             gone: BTreeSet::new(),
             closing: Vec::new(),
             believed: BTreeMap::new(),
@@ -149,10 +172,7 @@ impl World {
         self.value_no += 1;
         let v = self.value_no;
         match self.kind {
-            StoreKind::Zookeeper => format!(
-                r#"{{"name":"billing","id":"x","address":"10.1.0.{address}","port":8080,"sslPort":null,"payload":{{"@class":"org.springframework.cloud.zookeeper.discovery.ZookeeperInstance","id":"x","name":"billing","metadata":{{"v":"{v}"}}}},"registrationTimeUTC":1754900000123,"serviceType":"DYNAMIC","uriSpec":null}}"#
-            )
-            .into(),
+            StoreKind::Zookeeper => zookeeper_value(address, v),
             _ => format!(r#"{{"Op":0,"Addr":"10.1.0.{address}:9000","Metadata":"{v}"}}"#).into(),
         }
     }
@@ -160,6 +180,9 @@ impl World {
     pub(super) fn apply(&mut self, command: Command) -> Effects {
         let bytes = postcard::to_stdvec(&command).expect("encodes");
         let command: Command = postcard::from_bytes(&bytes).expect("decodes");
+        if self.verbose && std::env::var("CAUSEWAY_MODEL_COMMANDS").is_ok() {
+            eprintln!("[  {command:?}");
+        }
         self.log.push((self.now, command.clone()));
         let before = self.published();
         let fx = self.core.apply(&command, self.now);
@@ -332,18 +355,8 @@ impl World {
     }
 
     fn parents(&mut self) {
-        if self.kind == StoreKind::Zookeeper && self.mode() != Mode::Relay && !self.core.tree().contains("/services/billing") {
-            for path in ["/services", "/services/billing"] {
-                let op = TreeCommand::Create {
-                    path: path.into(),
-                    data: Some(Bytes::new()),
-                    acl: vec![Acl::world(perms::ALL)],
-                    mode: CreateMode::Persistent,
-                    session: 0,
-                    auth: Vec::new(),
-                };
-                self.apply(Command::Tree { peer: "10.0.0.1:1".into(), session: 0, op });
-            }
+        if self.kind == StoreKind::Zookeeper && self.mode() != Mode::Relay {
+            self.guest_parents();
         }
     }
 
@@ -480,6 +493,20 @@ impl World {
                     }
                 }
             }
+            for n in 0..self.guests.len() {
+                let (session, alive) = self.guests[n];
+                let Some(id) = session.filter(|_| alive) else { continue };
+                match self.core.renew(LeaseId::session(id), self.now) {
+                    Ok(Some(command)) => {
+                        self.apply(command);
+                    }
+                    Ok(None) => {}
+                    Err(_) => self.fail("a guest that is heard is over"),
+                }
+            }
+            if self.legacy.up {
+                self.legacy.heard(OWN, self.now);
+            }
             self.legacy.pass(self.now);
             for command in self.core.poll_timers(self.now) {
                 self.apply(command);
@@ -538,7 +565,7 @@ impl World {
                 None => LegacyOwner::Gone,
             },
             WantedOwner::Lease(id) => known(id),
-            WantedOwner::Gateway => LegacyOwner::Gone,
+            WantedOwner::Gateway => self.truth(OWN),
             WantedOwner::Nobody => LegacyOwner::Alive,
         }
     }
@@ -596,7 +623,11 @@ impl World {
                         }
                         self.believed.insert(id, LegacyOwner::Alive);
                     }
-                    WantedOwner::Gateway | WantedOwner::Nobody => return false,
+                    WantedOwner::Gateway => {
+                        self.legacy.open(OWN, self.now);
+                        self.apply(Command::OwnOwner { store: self.kind, owner: OWN });
+                    }
+                    WantedOwner::Nobody => return false,
                 }
                 self.look(&raw);
                 true
@@ -612,7 +643,7 @@ impl World {
                         None => return false,
                     },
                     WantedOwner::Lease(id) => id,
-                    WantedOwner::Gateway => return false,
+                    WantedOwner::Gateway => OWN,
                     WantedOwner::Nobody => 0,
                 };
                 let expect = wanted.seen.as_ref().map_or(Expect::Absent, |e| Expect::Mark(e.mark));
@@ -625,10 +656,8 @@ impl World {
                 };
                 if written.is_none() && self.truth(behind) == LegacyOwner::Gone && behind != 0 {
                     self.believed.insert(behind, LegacyOwner::Gone);
-                    if self.kind == StoreKind::Zookeeper {
-                        if let WantedOwner::Session(id) = owner {
-                            self.apply(Command::LegacySession { id, legacy: None });
-                        }
+                    if let (StoreKind::Zookeeper, WantedOwner::Session(id)) = (self.kind, owner) {
+                        self.apply(Command::LegacySession { id, legacy: None });
                     }
                 }
                 if self.faults && self.rng.percent(15) {
@@ -719,8 +748,67 @@ impl World {
         self.log.clear();
     }
 
+    pub(super) fn guest_key(n: usize) -> String {
+        format!("/services/billing/id-{}", 200 + n)
+    }
+
+    fn guest(&mut self, n: usize) {
+        match self.guests[n] {
+            (None, _) => {
+                self.say(&format!("guest {n} registers"));
+                self.next_id += 1;
+                let id = self.next_id;
+                self.apply(Command::OpenSession { id, password: [1; 16], timeout_ms: 10_000 });
+                self.guests[n] = (Some(id), true);
+                self.guest_parents();
+                let address = if n == 2 { 201 } else { 200 + n };
+                let data = zookeeper_value(address, self.now.unsigned_abs());
+                let op = TreeCommand::Create {
+                    path: Self::guest_key(n),
+                    data: Some(data),
+                    acl: vec![Acl::world(perms::ALL)],
+                    mode: CreateMode::Ephemeral,
+                    session: id,
+                    auth: Vec::new(),
+                };
+                self.apply(Command::Tree { peer: format!("10.2.0.{n}:1"), session: id, op });
+            }
+            (Some(id), true) if self.rng.percent(50) => {
+                self.say(&format!("guest {n} closes"));
+                self.apply(Command::CloseSession { id });
+                self.guests[n] = (None, false);
+            }
+            (Some(_), true) => {
+                // It dies; another process takes its place at once or later.
+                self.say(&format!("guest {n} dies"));
+                self.guests[n] = (None, false);
+            }
+            (Some(_), false) => {}
+        }
+    }
+
+    fn guest_parents(&mut self) {
+        for path in ["/services", "/services/billing"] {
+            if !self.core.tree().contains(path) {
+                let op = TreeCommand::Create {
+                    path: path.into(),
+                    data: Some(Bytes::new()),
+                    acl: vec![Acl::world(perms::ALL)],
+                    mode: CreateMode::Persistent,
+                    session: 0,
+                    auth: Vec::new(),
+                };
+                self.apply(Command::Tree { peer: "10.0.0.1:1".into(), session: 0, op });
+            }
+        }
+    }
+
     /// One thing that can happen.
     pub(super) fn random_step(&mut self) {
+        if !self.guests.is_empty() && self.rng.percent(15) {
+            let n = self.rng.below(GUESTS);
+            self.guest(n);
+        }
         let n = self.rng.below(CLIENTS);
         match self.rng.below(100) {
             0..=27 => {
@@ -847,3 +935,10 @@ pub(super) fn peer(n: usize) -> String {
     format!("10.0.0.{n}:{}", 40_000 + n)
 }
 
+
+fn zookeeper_value(address: usize, v: u64) -> Bytes {
+    format!(
+        r#"{{"name":"billing","id":"x","address":"10.1.0.{address}","port":8080,"sslPort":null,"payload":{{"@class":"org.springframework.cloud.zookeeper.discovery.ZookeeperInstance","id":"x","name":"billing","metadata":{{"v":"{v}"}}}},"registrationTimeUTC":1754900000123,"serviceType":"DYNAMIC","uriSpec":null}}"#
+    )
+    .into()
+}
