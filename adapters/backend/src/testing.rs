@@ -99,7 +99,7 @@ impl RealEtcd {
     /// answers.
     pub fn pause(&self) {
         if let Some(process) = &self.process {
-            process.signal("STOP");
+            process.stop();
         }
     }
 
@@ -237,7 +237,7 @@ impl RealZookeeper {
     /// answers.
     pub fn pause(&self) {
         if let Some(process) = &self.process {
-            process.signal("STOP");
+            process.stop();
         }
     }
 
@@ -340,6 +340,27 @@ impl Process {
             "{name} did not come up; the end of its log:\n{}",
             tail(&text, 4000)
         );
+    }
+
+    /// Returns when no thread of the server runs any more: the signal alone is only on its way.
+    fn stop(&self) {
+        self.signal("STOP");
+        let tasks = Path::new("/proc").join(&self.server).join("task");
+        for _ in 0..100_000 {
+            let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+            let stopped = threads
+                .filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok())
+                // The state follows the name in parentheses.
+                .all(|stat| {
+                    stat.rsplit(") ")
+                        .next()
+                        .is_some_and(|rest| rest.starts_with('T'))
+                });
+            if stopped {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     fn signal(&self, signal: &str) -> bool {

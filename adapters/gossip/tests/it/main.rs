@@ -10,6 +10,7 @@ use causeway_backend_gossip::{GossipBackend, by_path};
 use causeway_registry::{NodeConfig, RecordBody, StoreKind};
 use causeway_registry_node::Registry;
 use futures::StreamExt;
+use futures::future::join_all;
 
 struct Gossip(GossipBackend);
 
@@ -52,9 +53,8 @@ impl Harness for Gossip {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gossip_keeps_the_contract() {
-    for store in [StoreKind::Etcd, StoreKind::Zookeeper, StoreKind::Native] {
-        contract::run(&Gossip::start(store)).await;
-    }
+    let stores = [StoreKind::Etcd, StoreKind::Zookeeper, StoreKind::Native].map(Gossip::start);
+    join_all(stores.iter().map(|store| contract::run(store))).await;
 }
 
 /// What a watch told, up to the given number of events.
