@@ -238,15 +238,13 @@ impl Config {
         let legacy_etcd = flags.legacy_etcd.clone().or(file.legacy_etcd).and_then(|text| {
             etcd_urls(&text).map_err(|e| errors.push(format!("legacy-etcd: {e}"))).ok()
         });
-        if let Some(legacy) = &legacy_zookeeper {
-            if legacy.servers.iter().any(|s| *s == zookeeper_listen.to_string()) {
-                errors.push(format!("legacy-zookeeper: {zookeeper_listen} is the gateway's own port"));
-            }
+        let own_server = zookeeper_listen.to_string();
+        if legacy_zookeeper.iter().any(|l| l.servers.contains(&own_server)) {
+            errors.push(format!("legacy-zookeeper: {own_server} is the gateway's own port"));
         }
-        if let Some(urls) = &legacy_etcd {
-            if urls.iter().any(|u| u.ends_with(&format!("//{etcd_listen}"))) {
-                errors.push(format!("legacy-etcd: {etcd_listen} is the gateway's own port"));
-            }
+        let own_url = format!("//{etcd_listen}");
+        if legacy_etcd.iter().flatten().any(|u| u.ends_with(&own_url)) {
+            errors.push(format!("legacy-etcd: {etcd_listen} is the gateway's own port"));
         }
 
         let data_dir = flags.data_dir.clone().or(file.data_dir);
@@ -291,10 +289,8 @@ impl Config {
             ));
         }
         let advertise_etcd = flags.advertise_etcd.clone().or(file.advertise_etcd);
-        if let Some(url) = &advertise_etcd {
-            if let Err(e) = etcd_urls(url) {
-                errors.push(format!("advertise-etcd: {e}"));
-            }
+        if let Some(Err(e)) = advertise_etcd.as_deref().map(etcd_urls) {
+            errors.push(format!("advertise-etcd: {e}"));
         }
         let advertise_zookeeper = flags.advertise_zookeeper.clone().or(file.advertise_zookeeper);
         if let Some(addr) = &advertise_zookeeper {

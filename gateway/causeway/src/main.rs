@@ -1,5 +1,8 @@
 //! The causeway binary: a gateway (`serve`), a check of its configuration, and the operator's commands.
 
+// A binary's modules are its own: `pub` marks what other files of it use.
+#![allow(unreachable_pub)]
+
 mod admin;
 mod app;
 mod cli;

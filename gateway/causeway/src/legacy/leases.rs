@@ -111,12 +111,12 @@ impl Leases {
                 gateway.converge.notify_one();
                 return;
             }
-            if let Err(error) = this.upstream.keep_alive(id).await {
-                if error.kind() == ErrorKind::LeaseGone {
-                    lease.alive.store(false, Ordering::Release);
-                    lease.gone.store(true, Ordering::Release);
-                    gateway.converge.notify_one();
-                }
+            if let Err(error) = this.upstream.keep_alive(id).await
+                && error.kind() == ErrorKind::LeaseGone
+            {
+                lease.alive.store(false, Ordering::Release);
+                lease.gone.store(true, Ordering::Release);
+                gateway.converge.notify_one();
             }
         });
     }
@@ -151,10 +151,8 @@ impl Leases {
     /// The lease is over here. Only a client's own revoke is passed on; else L's runs out by itself.
     pub async fn over(&self, id: i64, revoked: bool) {
         self.known.remove(&id);
-        if revoked {
-            if let Err(error) = self.upstream.revoke(id).await {
-                tracing::debug!(lease = format!("{id:x}"), %error, "revoking in the legacy etcd was not confirmed");
-            }
+        if revoked && let Err(error) = self.upstream.revoke(id).await {
+            tracing::debug!(lease = format!("{id:x}"), %error, "revoking in the legacy etcd was not confirmed");
         }
     }
 }

@@ -51,11 +51,6 @@ impl Upstreams {
         &self.servers
     }
 
-    /// How connections are made.
-    pub fn options(&self) -> &UpstreamOptions {
-        &self.options
-    }
-
     /// A connection speaks for a session from now on. Watches set upstream are reported to it.
     pub fn client(&self, session: i64, conn: ConnId, notifications: mpsc::Sender<Notification>) {
         let client = Client { conn, notifications, upstream: Mutex::new(None) };
