@@ -204,7 +204,7 @@ impl Core {
             return;
         }
         let reg = self.st.registrations.get(&key);
-        let known = reg.and_then(|r| r.legacy.as_ref()).map(|l| l.mark);
+        let repeated = reg.and_then(|r| r.legacy.as_ref()).is_some_and(|known| known.is_same(entry));
         if self.mode(store) == Mode::Relay {
             let projected = reg.is_some_and(|r| !r.removed && r.bridge_of.is_some());
             if self.st.own_owners.contains(&(store, entry.owner)) {
@@ -223,7 +223,7 @@ impl Core {
         let (ours, ended) = (self.is_ours(&key, entry), self.st.ended.contains_key(&(store, entry.owner)));
         let (removed, imported, above) = reg.map_or((false, false, 0), |r| (r.removed, r.imported, r.above));
         let in_new = self.st.node.get(&key).map(|r| r.health);
-        let news = known != Some(entry.mark) && entry.mark > above;
+        let news = !repeated && entry.mark > above;
         let import = match (in_new, removed, ours) {
             // Our own copy: N's record or tombstone is the truth.
             (Some(_), _, true) | (_, true, true) => false,
@@ -270,7 +270,7 @@ impl Core {
     fn note(&mut self, key: &RecordKey, entry: &LegacyEntry) {
         let withdraws = self.st.phase.phase().legacy_copy() == LegacyCopy::Withdrawn;
         let Some(reg) = self.st.registrations.get_mut(key) else { return };
-        if reg.legacy.as_ref().is_none_or(|known| known.mark != entry.mark) {
+        if !reg.legacy.as_ref().is_some_and(|known| known.is_same(entry)) {
             reg.letting_go = reg.removed || (withdraws && !reg.imported);
             self.excused.remove(key);
         }

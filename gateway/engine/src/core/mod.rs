@@ -119,6 +119,14 @@ pub struct LegacyEntry {
     pub meta: LegacyMeta,
 }
 
+impl LegacyEntry {
+    /// Whether both tell of the same write. A store that came back older may give a mark twice.
+    fn is_same(&self, other: &LegacyEntry) -> bool {
+        let value = |e: &LegacyEntry| e.value.clone().unwrap_or_default();
+        (self.mark, self.owner) == (other.mark, other.owner) && value(self) == value(other)
+    }
+}
+
 /// What a legacy store tells of a record beside key, value and owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LegacyMeta {

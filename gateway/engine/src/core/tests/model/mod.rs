@@ -5,6 +5,7 @@
 //! `CAUSEWAY_MODEL_SEEDS` sets the number of seeds, `CAUSEWAY_MODEL_SEED` runs one and prints its steps.
 
 mod checks;
+mod interleaved;
 mod store;
 mod world;
 

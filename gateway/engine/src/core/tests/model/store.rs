@@ -42,7 +42,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(kind: StoreKind) -> Self {
-        Store { kind, up: true, entries: BTreeMap::new(), owners: BTreeMap::new(), mark: 100, feed: VecDeque::new(), fed: false }
+        Store { kind, up: true, entries: BTreeMap::new(), owners: BTreeMap::new(), mark: 100_000_000, feed: VecDeque::new(), fed: false }
     }
 
     pub(super) fn get(&self, key: &Bytes) -> Option<&Entry> {
@@ -135,7 +135,8 @@ impl Store {
         if wiped {
             self.entries.clear();
             self.owners.clear();
-            self.mark = 100;
+            // Far lower than before, as a fresh store's are.
+            self.mark /= 10;
         }
         for until in self.owners.values_mut() {
             *until = now + TTL_MS;

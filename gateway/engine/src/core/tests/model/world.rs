@@ -87,17 +87,36 @@ pub(super) struct World {
     mirror: Mirror,
     numbers: (i64, i64),
     faults: bool,
+    /// No step is left to chance.
+    calm: bool,
+    /// Outcomes of attempts are not known.
+    pub(super) blind: bool,
+    /// What runs, for a failure's text.
+    pub(super) label: String,
     verbose: bool,
 }
 
 impl World {
+    /// Random from a seed.
     pub(super) fn new(kind: StoreKind, seed: u64) -> Self {
+        let mut rng = Rng(seed.wrapping_mul(0x1234_5677) ^ 0xabcd);
+        let phase = Phase::ALL[rng.below(5)];
+        World::begin(kind, seed, phase, rng)
+    }
+
+    /// Without a fault of its own.
+    pub(super) fn quiet(kind: StoreKind, phase: Phase) -> Self {
+        let mut world = World::begin(kind, 0, phase, Rng(1));
+        world.faults = false;
+        world.calm = true;
+        world
+    }
+
+    fn begin(kind: StoreKind, seed: u64, phase: Phase, rng: Rng) -> Self {
         let (zookeeper, etcd) = match kind {
             StoreKind::Zookeeper => (Store::Legacy, Store::Embedded),
             _ => (Store::Embedded, Store::Legacy),
         };
-        let mut rng = Rng(seed.wrapping_mul(0x1234_5677) ^ 0xabcd);
-        let phase = Phase::ALL[rng.below(5)];
         let core = Core::new(settings(zookeeper, etcd, phase), 1, super::super::T0);
         let base = core.snapshot().expect("encodes");
         let client = |n| Client { owner: None, alive: true, wants: None, disputed: false, address: if n == 9 { 8 } else { n } };
@@ -123,6 +142,9 @@ impl World {
             mirror: Mirror::default(),
             numbers: (0, 0),
             faults: true,
+            calm: false,
+            blind: false,
+            label: String::new(),
             verbose: std::env::var("CAUSEWAY_MODEL_SEED").is_ok(),
         };
         world.mirror.watch(&mut world.core);
@@ -139,7 +161,8 @@ impl World {
     }
 
     pub(super) fn fail(&self, text: &str) -> ! {
-        panic!("{} seed {} step {} in {}: {text}", self.kind.name(), self.seed, self.step_no, self.core.phase().phase());
+        let phase = self.core.phase().phase();
+        panic!("{} seed {} step {} {}in {phase}: {text}", self.kind.name(), self.seed, self.step_no, self.label);
     }
 
     pub(super) fn key(&self, n: usize) -> Bytes {
@@ -538,7 +561,7 @@ impl World {
 
     // --- convergence ---
 
-    fn converge(&mut self) {
+    pub(super) fn converge(&mut self) {
         if self.legacy.up && (!self.faults || self.rng.percent(50)) {
             for id in std::mem::take(&mut self.closing) {
                 self.legacy.close(id);
@@ -660,7 +683,7 @@ impl World {
                         self.apply(Command::LegacySession { id, legacy: None });
                     }
                 }
-                if self.faults && self.rng.percent(15) {
+                if self.blind || self.faults && self.rng.percent(15) {
                     // Not known what became of it.
                     return false;
                 }
@@ -677,7 +700,7 @@ impl World {
                 let expect = wanted.seen.as_ref().map_or(Expect::Any, |e| Expect::Mark(e.mark));
                 let conflict = self.legacy.get(&raw).is_some_and(|e| expect != Expect::Mark(e.mark));
                 let removed = self.legacy.delete(&raw, expect);
-                if self.faults && self.rng.percent(15) {
+                if self.blind || self.faults && self.rng.percent(15) {
                     return false;
                 }
                 if conflict {
@@ -700,7 +723,7 @@ impl World {
 
     // --- steps and restarts ---
 
-    fn phase_step(&mut self, kind: Move) {
+    pub(super) fn phase_step(&mut self, kind: Move) {
         if kind == Move::TakeOver {
             // The relay pauses, and waits until the feed has shown what L acknowledged.
             if !self.legacy.up {
@@ -710,7 +733,7 @@ impl World {
         }
         let gates = self.core.gates(Census::None, Vec::new(), self.now);
         if let Ok(step) = self.core.judge(kind, &gates, None, "model", "", self.now) {
-            if step.to == Phase::Done && self.rng.percent(80) {
+            if step.to == Phase::Done && (self.calm || self.rng.percent(80)) {
                 return;
             }
             self.say(&format!("{} to {}", kind.name(), step.to));
@@ -723,7 +746,7 @@ impl World {
         }
     }
 
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.say("restart");
         let settings = self.core.settings.clone();
         let mut again = Core::restore(settings, &self.base).expect("decodes");
@@ -880,11 +903,7 @@ impl World {
             85..=86 => self.snapshot(),
             87..=88 => {
                 // A tool deletes what it does not own, in L.
-                let key = self.key(n);
-                if self.legacy.up && self.legacy.delete(&key, Expect::Any).is_some() {
-                    self.say(&format!("a tool deletes {n} in L"));
-                    self.clients[n].disputed = true;
-                }
+                self.tool_deletes(n);
             }
             89..=90 => {
                 // Or through the gateway.
@@ -902,6 +921,32 @@ impl World {
         }
         let ms = i64::try_from(self.rng.below(3_000)).expect("small");
         self.pass(ms);
+    }
+
+    pub(super) fn tool_deletes(&mut self, n: usize) {
+        let key = self.key(n);
+        if self.legacy.up && self.legacy.delete(&key, Expect::Any).is_some() {
+            self.say(&format!("a tool deletes {n} in L"));
+            self.clients[n].disputed = true;
+        }
+    }
+
+    /// The session or lease behind a client's ends in L, though the client lives.
+    pub(super) fn owner_ends(&mut self, n: usize) {
+        let Some(id) = self.clients[n].owner else { return };
+        let behind = match self.kind {
+            StoreKind::Zookeeper => self.core.sessions().get(id).and_then(|s| s.legacy.as_ref()).map(|l| l.id),
+            _ => Some(id),
+        };
+        if let Some(behind) = behind {
+            self.legacy.close(behind);
+        }
+    }
+
+    /// A short rest.
+    pub(super) fn settle_down(&mut self) {
+        self.say("settles down");
+        self.pass(25_000);
     }
 
     /// Faults end, and time passes.
