@@ -64,7 +64,9 @@ impl Legacy {
         if let Some(legacy) = &config.legacy_zookeeper {
             let servers = Servers::parse(&format!("{}{}", legacy.servers.join(","), legacy.chroot))
                 .context("legacy-zookeeper")?;
-            let backend = ZookeeperBackend::new(BackendName::new("zookeeper"), ZookeeperOptions::new(servers.clone()));
+            // A node's ACL is enforced from memory after the take-over, so it is read with the node.
+            let options = ZookeeperOptions { read_acls: true, ..ZookeeperOptions::new(servers.clone()) };
+            let backend = ZookeeperBackend::new(BackendName::new("zookeeper"), options);
             zookeeper = Some(Arc::new(backend) as Arc<dyn Backend>);
             sessions = Some(Arc::new(sessions::Upstreams::new(servers.clone())));
             zookeeper_servers = Some(servers);
