@@ -299,6 +299,17 @@ fn tell(story: &mut Story, work: &Work) -> Result<()> {
     story.so(
         "an etcd client finds 10.20.0.1:7000 under the grpc target, written by a ZooKeeper client",
     );
+    until(SOON, "the bridge reaches the real etcd", || {
+        let pairs = scene.legacy.etcd.etcdctl().get(&format!("{BRIDGED_TARGET}/"))?;
+        ensure!(
+            pairs
+                .values()
+                .any(|pair| pair.value.contains("10.20.0.1:7000") && pair.lease != 0),
+            "{pairs:?}"
+        );
+        Ok(())
+    })?;
+    story.so("so does a client that goes to the real etcd directly: there it hangs on a lease of the gateway's own");
 
     story.chapter("A mass disappearance: five of ten instances stop answering at once");
     mass_disappearance(story, work, &scene)?;
