@@ -272,7 +272,7 @@ impl Core {
                 let held = !keep.is_empty();
                 if self.st.keys.lease(lease.id).is_some() {
                     self.apply_keys(&KeyCommand::LeaseRevoke { id: lease.id, keep }, now_ms, fx);
-                    self.st.ended.insert((StoreKind::Etcd, lease.id), now_ms);
+                    self.end_owner(StoreKind::Etcd, lease.id, now_ms);
                     fx.leases_over.push(lease.id);
                 }
                 self.over(lease, !held, now_ms);

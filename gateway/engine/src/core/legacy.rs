@@ -17,7 +17,7 @@ use crate::route::Mode;
 use crate::znode_tree::{Acl, Stat, TreeCommand, perms};
 
 /// How long the sessions and leases behind ended ones are remembered after L was seen whole.
-const ENDED_MS: i64 = 3_600_000;
+pub(super) const ENDED_MS: i64 = 3_600_000;
 
 /// Whose session or lease an entry in L shall have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -69,7 +69,7 @@ impl Core {
         for (id, ttl_s) in leases {
             if lost_leases.contains(&id) && self.st.keys.lease_keys(id).next().is_none() {
                 self.apply_keys(&crate::key_space::KeyCommand::ForgetLease { id }, now_ms, fx);
-                self.st.ended.insert((StoreKind::Etcd, id), now_ms);
+                self.end_owner(StoreKind::Etcd, id, now_ms);
                 fx.leases_over.push(id);
                 continue;
             }

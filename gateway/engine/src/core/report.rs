@@ -131,11 +131,17 @@ impl Core {
         for (owner, _) in self.st.tree.ephemeral_owners() {
             for path in self.st.tree.ephemerals(owner) {
                 let value = self.st.tree.node(path).and_then(|n| n.data().cloned()).unwrap_or_default();
+                if out.len() >= limit {
+                    return out;
+                }
                 out.extend(self.unclaimed_one(StoreKind::Zookeeper, path.as_bytes(), &value, NodeKind::Ephemeral, owner));
             }
         }
         for (owner, lease) in self.st.keys.leases() {
             for key in &lease.keys {
+                if out.len() >= limit {
+                    return out;
+                }
                 let value = self.st.keys.get(key).map(|kv| kv.value.clone()).unwrap_or_default();
                 out.extend(self.unclaimed_one(StoreKind::Etcd, key, &value, NodeKind::Leased, owner));
             }

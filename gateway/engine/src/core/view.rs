@@ -118,9 +118,22 @@ impl Core {
     /// Takes a session off the table; what it still owns in L is remembered as nobody's.
     pub(super) fn drop_session(&mut self, id: i64, now_ms: i64) -> Option<Session> {
         let session = self.st.sessions.close(id)?;
-        let owners = session.legacy.iter().map(|l| l.id).chain(session.former.iter().copied());
-        self.st.ended.extend(owners.map(|owner| ((StoreKind::Zookeeper, owner), now_ms)));
+        for owner in session.legacy.iter().map(|l| l.id).chain(session.former.iter().copied()) {
+            self.end_owner(StoreKind::Zookeeper, owner, now_ms);
+        }
         Some(session)
+    }
+
+    /// Remembers what stood behind an ended owner in L, for as long as its entries may still show there.
+    pub(super) fn end_owner(&mut self, store: StoreKind, owner: i64, now_ms: i64) {
+        if !self.st.feeds.contains_key(&store) {
+            return;
+        }
+        self.st.ended.insert((store, owner), now_ms);
+        // Now and then, so that it costs little; never while L may come back with what it had.
+        if self.st.ended.len().is_power_of_two() && self.st.feeds.values().all(|f| f.whole) {
+            self.st.ended.retain(|_, at| *at > now_ms - super::legacy::ENDED_MS);
+        }
     }
 
     /// The client closed its session: all it owns goes as one change, at once.
@@ -641,7 +654,7 @@ impl Core {
             }
             (KeyCommand::LeaseRevoke { id, .. }, Ok(_)) => {
                 self.end_lease(LeaseId::lease(*id), &held, now_ms, fx);
-                self.st.ended.insert((StoreKind::Etcd, *id), now_ms);
+                self.end_owner(StoreKind::Etcd, *id, now_ms);
                 fx.leases_over.push(*id);
                 let gone: Vec<(RecordKey, Cause)> = changed.iter().map(|k| (k.clone(), Cause::Explicit)).collect();
                 self.sync_all_absent(&gone, now_ms, fx);

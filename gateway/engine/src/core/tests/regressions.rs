@@ -49,6 +49,7 @@ fn taking_over_a_held_path_with_the_same_data_moves_the_record_too() {
     assert_eq!(record.health, causeway_registry::Health::Live);
     // The old owner lost something: it is over, and its close takes nothing from the new one.
     assert!(bench.core.renew(LeaseId::session(1), bench.now).is_err());
+    assert!(bench.core.sessions().get(1).is_none());
     bench.apply(Command::CloseSession { id: 1 });
     assert!(visible(&bench, 1));
     bench.apply(Command::CloseSession { id: 77 });
@@ -222,6 +223,34 @@ fn delete_and_create_again_is_not_undone_by_the_delete_in_l() {
     // Nor does a removal that somebody asks for on older knowledge.
     bench.apply(Command::TakeRemoval(key(3)));
     assert!(visible(&bench, 3));
+}
+
+#[test]
+fn a_listing_from_before_a_removal_speaks_for_nobody() {
+    let mut bench = Bench::with_zookeeper(Phase::MergeNew);
+    register(&mut bench, 3);
+    bench.legacy(LegacyEvent::Put(legacy_entry(3, 4003, 50)));
+    let (path, data) = spring(3);
+    bench.write(3, TreeCommand::Delete { path: path.clone(), version: -1, auth: Vec::new() });
+    // Deleted there by us, which we know at once; then registered again.
+    gone(&mut bench, 3, 51);
+    bench.write(3, with_session(create(&path, &data, CreateMode::Ephemeral), 3));
+    // The feed, which lags, shows it there and gone once more.
+    bench.legacy(LegacyEvent::Put(legacy_entry(3, 4003, 50)));
+    gone(&mut bench, 3, 51);
+    assert_eq!(action(&mut bench, 3, LegacyOwner::Alive), Some(Action::CreateIfAbsent));
+}
+
+#[test]
+fn ended_owners_are_not_remembered_for_ever() {
+    let mut bench = Bench::with_zookeeper(Phase::MergeNew);
+    for id in 1..=600 {
+        bench.session(id);
+        behind(&mut bench, id, 4000 + id);
+        bench.apply(Command::CloseSession { id });
+        bench.now += 60_000;
+    }
+    assert!(bench.core.st.ended.len() < 200, "{}", bench.core.st.ended.len());
 }
 
 #[test]
