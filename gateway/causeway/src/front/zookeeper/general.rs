@@ -251,8 +251,10 @@ impl General {
         };
         tokio::select! {
             biased;
-            Some(event) = notifications.recv() => Incident::Event(event),
+            // Answers first: one that the ensemble sent before an event is complete when the event is here, and
+            // a client drops an event whose watch no reply has set yet. (Those it sent after wait in `early`.)
             Some(answered) = pending.next(), if !pending.is_empty() => Incident::Answered(answered),
+            Some(event) = notifications.recv() => Incident::Event(event),
             attached = attached => Incident::Attached(attached),
             error = gone => Incident::Lost(error),
         }
