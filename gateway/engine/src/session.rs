@@ -154,12 +154,18 @@ impl Sessions {
     /// A client negotiated another timeout; false when the session is not known.
     pub fn set_timeout(&mut self, id: i64, timeout_ms: u32) -> bool {
         let session = self.by_id.get_mut(&id);
-        session.map(|session| session.timeout_ms = timeout_ms).is_some()
+        session
+            .map(|session| session.timeout_ms = timeout_ms)
+            .is_some()
     }
 
     /// A connection ended; the session lives on until its timeout.
     pub fn detach(&mut self, id: i64, connection: ConnId) {
-        if let Some(session) = self.by_id.get_mut(&id).filter(|s| s.connection == Some(connection)) {
+        if let Some(session) = self
+            .by_id
+            .get_mut(&id)
+            .filter(|s| s.connection == Some(connection))
+        {
             session.connection = None;
         }
     }
@@ -167,7 +173,12 @@ impl Sessions {
     /// The session is over.
     pub fn close(&mut self, id: i64) -> Option<Session> {
         let session = self.by_id.remove(&id)?;
-        for owner in session.legacy.iter().map(|l| l.id).chain(session.former.iter().copied()) {
+        for owner in session
+            .legacy
+            .iter()
+            .map(|l| l.id)
+            .chain(session.former.iter().copied())
+        {
             self.by_legacy.remove(&owner);
         }
         Some(session)

@@ -19,8 +19,14 @@ impl Core {
         for lease in leases {
             self.st.node.mark_lease(*lease, LeaseState::Silent);
             for instance in self.instances_of(*lease) {
-                if self.instance_health(&instance).is_some_and(|h| h >= Health::Silent) {
-                    inputs.push(Input::Silent { service: instance.0, instance: instance.1 });
+                if self
+                    .instance_health(&instance)
+                    .is_some_and(|h| h >= Health::Silent)
+                {
+                    inputs.push(Input::Silent {
+                        service: instance.0,
+                        instance: instance.1,
+                    });
                 }
             }
         }
@@ -34,17 +40,31 @@ impl Core {
             return;
         }
         // What was held while its lease went on.
-        let keys: Vec<RecordKey> = self.st.node.by_lease(lease).map(|r| r.key.clone()).collect();
+        let keys: Vec<RecordKey> = self
+            .st
+            .node
+            .by_lease(lease)
+            .map(|r| r.key.clone())
+            .collect();
         for key in keys {
             self.st.node.set_health(&key, Health::Live);
             // While it was late, L was left alone.
             self.touch(&key);
         }
-        let ttl_ms = self.st.node.lease(lease).map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
+        let ttl_ms = self
+            .st
+            .node
+            .lease(lease)
+            .map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
         let inputs = self
             .instances_of(lease)
             .into_iter()
-            .map(|(service, instance)| Input::Present { service, instance, source: REGISTRY.into(), ttl_ms })
+            .map(|(service, instance)| Input::Present {
+                service,
+                instance,
+                source: REGISTRY.into(),
+                ttl_ms,
+            })
             .collect();
         let outputs = self.st.protection.handle_all(inputs, now_ms);
         self.carry_out(outputs, now_ms, fx);
@@ -62,7 +82,11 @@ impl Core {
 
     /// Owners whose whole timeout has passed. What no rule protects goes at once; instances are judged.
     pub(super) fn expired(&mut self, leases: &[LeaseId], now_ms: i64, fx: &mut Effects) {
-        let leases: BTreeSet<LeaseId> = leases.iter().copied().filter(|l| self.judged_here(*l)).collect();
+        let leases: BTreeSet<LeaseId> = leases
+            .iter()
+            .copied()
+            .filter(|l| self.judged_here(*l))
+            .collect();
         let mut at_once: Vec<RecordKey> = Vec::new();
         let mut instances: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for lease in &leases {
@@ -70,12 +94,20 @@ impl Core {
         }
         for lease in &leases {
             for key in self.owned_by(*lease) {
-                let instance = self.st.registrations.get(&key).filter(|r| !r.removed).and_then(|r| r.instance.clone());
+                let instance = self
+                    .st
+                    .registrations
+                    .get(&key)
+                    .filter(|r| !r.removed)
+                    .and_then(|r| r.instance.clone());
                 let Some(instance) = instance else {
                     at_once.push(key);
                     continue;
                 };
-                if self.instance_health(&instance).is_some_and(|h| h < Health::Expired) {
+                if self
+                    .instance_health(&instance)
+                    .is_some_and(|h| h < Health::Expired)
+                {
                     // Another registration of the instance lives: it stays in the service without this one.
                     at_once.push(key);
                 } else {
@@ -92,7 +124,11 @@ impl Core {
         self.remove_judged(&at_once, now_ms, fx);
         let inputs = instances
             .into_iter()
-            .map(|(service, instances)| Input::Expired { service, instances, source: REGISTRY.into() })
+            .map(|(service, instances)| Input::Expired {
+                service,
+                instances,
+                source: REGISTRY.into(),
+            })
             .collect();
         let outputs = self.st.protection.handle_all(inputs, now_ms);
         self.carry_out(outputs, now_ms, fx);
@@ -100,7 +136,9 @@ impl Core {
             // An owner with nothing left, and one that lost something, is over; one whose records are all
             // held may still come back whole.
             let info = self.st.node.lease(lease);
-            if lost.contains(&lease) || info.is_none_or(|i| i.records == 0 || i.state == LeaseState::Over) {
+            if lost.contains(&lease)
+                || info.is_none_or(|i| i.records == 0 || i.state == LeaseState::Over)
+            {
                 self.finish(lease, now_ms, fx);
             }
         }
@@ -117,11 +155,18 @@ impl Core {
 
     /// Everything in the view that an owner owns, registrations and general keys alike.
     fn owned_by(&self, lease: LeaseId) -> Vec<RecordKey> {
-        let mut keys: BTreeSet<RecordKey> = self.st.node.by_lease(lease).map(|r| r.key.clone()).collect();
+        let mut keys: BTreeSet<RecordKey> = self
+            .st
+            .node
+            .by_lease(lease)
+            .map(|r| r.key.clone())
+            .collect();
         match lease.kind {
             LeaseKind::Session => {
                 let paths = self.st.tree.ephemerals(lease.id);
-                keys.extend(paths.map(|p| RecordKey::new(StoreKind::Zookeeper, p.as_bytes().to_vec())));
+                keys.extend(
+                    paths.map(|p| RecordKey::new(StoreKind::Zookeeper, p.as_bytes().to_vec())),
+                );
             }
             LeaseKind::Lease => {
                 let own = self.st.keys.lease_keys(lease.id);
@@ -138,11 +183,18 @@ impl Core {
         let mut living: Vec<(String, String)> = Vec::new();
         for output in outputs {
             match output {
-                Output::Remove { service, instances, cause } => {
+                Output::Remove {
+                    service,
+                    instances,
+                    cause,
+                } => {
                     for id in instances {
                         let instance = (service.clone(), id);
-                        let Some(keys) = self.instances.get(&instance) else { continue };
-                        let (go, stay): (Vec<_>, Vec<_>) = keys.iter().cloned().partition(|k| self.may_go(k, cause));
+                        let Some(keys) = self.instances.get(&instance) else {
+                            continue;
+                        };
+                        let (go, stay): (Vec<_>, Vec<_>) =
+                            keys.iter().cloned().partition(|k| self.may_go(k, cause));
                         gone.extend(go);
                         if !stay.is_empty() {
                             // A registration of it lives, whatever protection knew: it shall know.
@@ -150,16 +202,25 @@ impl Core {
                         }
                     }
                 }
-                Output::Hold { service, instance, .. } => {
-                    let keys: Vec<RecordKey> =
-                        self.instances.get(&(service, instance)).into_iter().flatten().cloned().collect();
+                Output::Hold {
+                    service, instance, ..
+                } => {
+                    let keys: Vec<RecordKey> = self
+                        .instances
+                        .get(&(service, instance))
+                        .into_iter()
+                        .flatten()
+                        .cloned()
+                        .collect();
                     for key in keys {
                         if self.may_go(&key, Cause::Expired) {
                             self.st.node.set_health(&key, Health::Held);
                         }
                     }
                 }
-                Output::Release { service, instance } => gone.extend(self.stale_of(&(service, instance))),
+                Output::Release { service, instance } => {
+                    gone.extend(self.stale_of(&(service, instance)))
+                }
                 Output::Refuse { why, .. } => fx.reply = Some(Reply::OrderRefused(why.to_string())),
                 Output::Alarm(alarm) => fx.alarms.push(alarm),
                 Output::FreezeSource { source, .. } => self.freeze(&source, true, now_ms, fx),
@@ -167,8 +228,11 @@ impl Core {
             }
         }
         if !gone.is_empty() {
-            let leases: BTreeSet<LeaseId> =
-                gone.iter().filter_map(|k| self.st.node.get(k)).filter_map(|r| r.lease).collect();
+            let leases: BTreeSet<LeaseId> = gone
+                .iter()
+                .filter_map(|k| self.st.node.get(k))
+                .filter_map(|r| r.lease)
+                .collect();
             self.remove_judged(&gone, now_ms, fx);
             for lease in leases {
                 self.finish(lease, now_ms, fx);
@@ -182,8 +246,20 @@ impl Core {
             let inputs = living
                 .into_iter()
                 .map(|instance| {
-                    let ttl_ms = self.instances.get(&instance).into_iter().flatten().filter_map(ttl_ms).max().unwrap_or(0);
-                    Input::Present { service: instance.0, instance: instance.1, source: REGISTRY.into(), ttl_ms }
+                    let ttl_ms = self
+                        .instances
+                        .get(&instance)
+                        .into_iter()
+                        .flatten()
+                        .filter_map(ttl_ms)
+                        .max()
+                        .unwrap_or(0);
+                    Input::Present {
+                        service: instance.0,
+                        instance: instance.1,
+                        source: REGISTRY.into(),
+                        ttl_ms,
+                    }
                 })
                 .collect();
             let outputs = self.st.protection.handle_all(inputs, now_ms);
@@ -194,22 +270,31 @@ impl Core {
     /// Registrations of an instance whose owners are gone while another of its registrations lives: the
     /// instance stays in the service without them.
     fn stale_of(&self, instance: &(String, String)) -> Vec<RecordKey> {
-        if self.instance_health(instance).is_none_or(|h| h >= Health::Expired) {
+        if self
+            .instance_health(instance)
+            .is_none_or(|h| h >= Health::Expired)
+        {
             return Vec::new();
         }
         let keys = self.instances.get(instance).into_iter().flatten();
-        keys.filter(|k| self.st.node.get(k).is_some_and(|r| is_late(r.health))).cloned().collect()
+        keys.filter(|k| self.st.node.get(k).is_some_and(|r| is_late(r.health)))
+            .cloned()
+            .collect()
     }
 
     fn may_go(&self, key: &RecordKey, cause: Cause) -> bool {
-        cause == Cause::Explicit
-            || self.st.node.get(key).is_none_or(|r| is_late(r.health))
+        cause == Cause::Explicit || self.st.node.get(key).is_none_or(|r| is_late(r.health))
     }
 
     fn freeze(&mut self, source: &str, frozen: bool, now_ms: i64, fx: &mut Effects) {
         if frozen && source == REGISTRY {
             // The registry's own memory is whole by nature; it is believed again once that held for a TTL.
-            let outputs = self.st.protection.handle(Input::SourceWhole { source: REGISTRY.into() }, now_ms);
+            let outputs = self.st.protection.handle(
+                Input::SourceWhole {
+                    source: REGISTRY.into(),
+                },
+                now_ms,
+            );
             self.carry_out(outputs, now_ms, fx);
             return;
         }
@@ -223,7 +308,11 @@ impl Core {
         }
         if !frozen {
             // What L was not brought to while it was not believed.
-            let of_it = self.st.registrations.keys().filter(|k| k.store.name() == source && self.st.feeds.contains_key(&k.store));
+            let of_it = self
+                .st
+                .registrations
+                .keys()
+                .filter(|k| k.store.name() == source && self.st.feeds.contains_key(&k.store));
             self.dirty.extend(of_it.cloned());
         }
     }
@@ -254,11 +343,24 @@ impl Core {
     pub(super) fn finish(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
         match lease.kind {
             LeaseKind::Session => {
-                let keep: BTreeSet<String> = self.st.node.by_lease(lease).map(|r| path_of(&r.key)).collect();
+                let keep: BTreeSet<String> = self
+                    .st
+                    .node
+                    .by_lease(lease)
+                    .map(|r| path_of(&r.key))
+                    .collect();
                 let nothing_kept = keep.is_empty();
-                if !self.st.tree.ephemerals(lease.id).all(|p| keep.contains(&**p)) {
+                if !self
+                    .st
+                    .tree
+                    .ephemerals(lease.id)
+                    .all(|p| keep.contains(&**p))
+                {
                     let number = self.st.zxid.next(now_ms);
-                    let command = TreeCommand::CloseSession { session: lease.id, keep: keep.into_iter().collect() };
+                    let command = TreeCommand::CloseSession {
+                        session: lease.id,
+                        keep: keep.into_iter().collect(),
+                    };
                     self.apply_tree(&command, number, now_ms, fx);
                 }
                 if let Some(session) = self.drop_session(lease.id, now_ms) {
@@ -268,7 +370,12 @@ impl Core {
                 self.over(lease, nothing_kept, now_ms);
             }
             LeaseKind::Lease => {
-                let keep: Vec<Bytes> = self.st.node.by_lease(lease).map(|r| r.key.key.clone()).collect();
+                let keep: Vec<Bytes> = self
+                    .st
+                    .node
+                    .by_lease(lease)
+                    .map(|r| r.key.key.clone())
+                    .collect();
                 let held = !keep.is_empty();
                 if self.st.keys.lease(lease.id).is_some() {
                     self.apply_keys(&KeyCommand::LeaseRevoke { id: lease.id, keep }, now_ms, fx);
@@ -295,7 +402,9 @@ impl Core {
     /// An operator's order to protection.
     pub(super) fn order(&mut self, input: Input, now_ms: i64, fx: &mut Effects) {
         let hold = match &input {
-            Input::HoldExplicit { service, order } => Some((service.clone(), Some(order.expires_ms))),
+            Input::HoldExplicit { service, order } => {
+                Some((service.clone(), Some(order.expires_ms)))
+            }
             Input::HoldExplicitEnd { service } => Some((service.clone(), None)),
             _ => None,
         };
@@ -320,7 +429,13 @@ impl Core {
         self.st.node.restart(incarnation, ms(now_ms));
         // What was held still is: its owner may return, and has not.
         for instance in self.st.protection.held_instances() {
-            let keys: Vec<RecordKey> = self.instances.get(&instance).into_iter().flatten().cloned().collect();
+            let keys: Vec<RecordKey> = self
+                .instances
+                .get(&instance)
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect();
             for key in keys {
                 match self.st.node.get(&key).and_then(|r| r.lease) {
                     Some(lease) => self.st.node.mark_lease(lease, LeaseState::Expired),
@@ -329,19 +444,39 @@ impl Core {
                 self.st.node.set_health(&key, Health::Held);
             }
         }
-        self.st.protection.set_settings(self.settings.protection.clone());
+        self.st
+            .protection
+            .set_settings(self.settings.protection.clone());
         let sources = self.st.feeds.keys().map(|s| s.name().to_owned()).collect();
-        let outputs = self.st.protection.handle(Input::Started { sources }, now_ms);
+        let outputs = self
+            .st
+            .protection
+            .handle(Input::Started { sources }, now_ms);
         self.carry_out(outputs, now_ms, fx);
         for feed in self.st.feeds.values_mut() {
-            *feed = super::Feed { frozen: feed.frozen, highest: feed.highest, ..super::Feed::default() };
+            *feed = super::Feed {
+                frozen: feed.frozen,
+                highest: feed.highest,
+                ..super::Feed::default()
+            };
         }
-        for reg in self.st.registrations.values_mut().filter(|r| r.absence == Absence::WhileWatched) {
+        for reg in self
+            .st
+            .registrations
+            .values_mut()
+            .filter(|r| r.absence == Absence::WhileWatched)
+        {
             // Nobody watched since.
             reg.absence = Absence::StoreLost;
         }
         self.bridge_anew(now_ms, fx);
         self.unclean_at_ms = now_ms;
-        self.dirty = self.st.registrations.keys().filter(|k| self.st.feeds.contains_key(&k.store)).cloned().collect();
+        self.dirty = self
+            .st
+            .registrations
+            .keys()
+            .filter(|k| self.st.feeds.contains_key(&k.store))
+            .cloned()
+            .collect();
     }
 }

@@ -51,7 +51,13 @@ pub struct Wanted {
 
 /// The feeds.
 impl Core {
-    pub(super) fn legacy_event(&mut self, store: StoreKind, event: &LegacyEvent, now_ms: i64, fx: &mut Effects) {
+    pub(super) fn legacy_event(
+        &mut self,
+        store: StoreKind,
+        event: &LegacyEvent,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
         match event {
             LegacyEvent::SnapshotStart => {
                 if let Some(feed) = self.st.feeds.get_mut(&store) {
@@ -68,7 +74,12 @@ impl Core {
             LegacyEvent::Delete { key, mark } => {
                 self.seen_mark(store, *mark);
                 let key = RecordKey::new(store, key.clone());
-                let stale = self.st.registrations.get(&key).and_then(|r| r.legacy.as_ref()).is_some_and(|l| l.mark > *mark);
+                let stale = self
+                    .st
+                    .registrations
+                    .get(&key)
+                    .and_then(|r| r.legacy.as_ref())
+                    .is_some_and(|l| l.mark > *mark);
                 if !stale {
                     self.legacy_gone(vec![key], *mark, Absence::WhileWatched, now_ms, fx);
                 }
@@ -82,7 +93,10 @@ impl Core {
                 }
                 // A store that never was whole has shown nothing that it could take back.
                 if self.st.imported.contains(&store) {
-                    let input = Input::SourceFrozen { source: store.name().into(), reason: reason.clone() };
+                    let input = Input::SourceFrozen {
+                        source: store.name().into(),
+                        reason: reason.clone(),
+                    };
                     let outputs = self.st.protection.handle(input, now_ms);
                     self.carry_out(outputs, now_ms, fx);
                 }
@@ -91,7 +105,9 @@ impl Core {
     }
 
     fn legacy_whole(&mut self, store: StoreKind, mark: i64, now_ms: i64, fx: &mut Effects) {
-        let Some(feed) = self.st.feeds.get_mut(&store) else { return };
+        let Some(feed) = self.st.feeds.get_mut(&store) else {
+            return;
+        };
         let Some(seen) = feed.seen.take() else { return };
         feed.whole = true;
         feed.trouble = None;
@@ -99,7 +115,9 @@ impl Core {
         let doubt = feed.doubt.take();
         match mark < feed.highest {
             false => self.seen_mark(store, mark),
-            true if doubt.is_some_and(|doubt| mark < doubt) => self.went_back(store, mark, &rejected, now_ms, fx),
+            true if doubt.is_some_and(|doubt| mark < doubt) => {
+                self.went_back(store, mark, &rejected, now_ms, fx)
+            }
             true => {
                 feed.doubt = Some(feed.highest);
                 fx.resync.push(store);
@@ -120,9 +138,20 @@ impl Core {
             .collect();
         self.legacy_gone(missing, mark, Absence::StoreLost, now_ms, fx);
         // What shall be there and was never confirmed is looked at again as well.
-        let all: Vec<RecordKey> = self.st.registrations.keys().filter(|k| k.store == store).cloned().collect();
+        let all: Vec<RecordKey> = self
+            .st
+            .registrations
+            .keys()
+            .filter(|k| k.store == store)
+            .cloned()
+            .collect();
         self.dirty.extend(all);
-        let outputs = self.st.protection.handle(Input::SourceWhole { source: store.name().into() }, now_ms);
+        let outputs = self.st.protection.handle(
+            Input::SourceWhole {
+                source: store.name().into(),
+            },
+            now_ms,
+        );
         self.carry_out(outputs, now_ms, fx);
     }
 
@@ -135,15 +164,31 @@ impl Core {
     }
 
     /// L came back older than it was: its marks begin anew, and what they spoke against is looked at.
-    fn went_back(&mut self, store: StoreKind, mark: i64, rejected: &[LegacyEntry], now_ms: i64, fx: &mut Effects) {
+    fn went_back(
+        &mut self,
+        store: StoreKind,
+        mark: i64,
+        rejected: &[LegacyEntry],
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
         if let Some(feed) = self.st.feeds.get_mut(&store) {
             feed.highest = mark;
         }
-        for (_, reg) in self.st.registrations.iter_mut().filter(|(k, _)| k.store == store) {
+        for (_, reg) in self
+            .st
+            .registrations
+            .iter_mut()
+            .filter(|(k, _)| k.store == store)
+        {
             (reg.gone_mark, reg.above) = (0, 0);
         }
         for entry in rejected {
-            if let Some(reg) = self.st.registrations.get_mut(&RecordKey::new(store, entry.key.clone())) {
+            if let Some(reg) = self
+                .st
+                .registrations
+                .get_mut(&RecordKey::new(store, entry.key.clone()))
+            {
                 reg.legacy = None;
             }
             self.legacy_put(store, entry, now_ms, fx);
@@ -195,7 +240,11 @@ impl Core {
         self.follow_number(store, entry.mark);
         self.seen_mark(store, entry.mark);
         let old = |reg: &Registration| {
-            reg.gone_mark >= entry.mark || reg.legacy.as_ref().is_some_and(|known| known.mark > entry.mark)
+            reg.gone_mark >= entry.mark
+                || reg
+                    .legacy
+                    .as_ref()
+                    .is_some_and(|known| known.mark > entry.mark)
         };
         if self.st.registrations.get(&key).is_some_and(old) {
             if let Some(feed) = self.st.feeds.get_mut(&store).filter(|f| f.seen.is_some()) {
@@ -204,7 +253,9 @@ impl Core {
             return;
         }
         let reg = self.st.registrations.get(&key);
-        let repeated = reg.and_then(|r| r.legacy.as_ref()).is_some_and(|known| known.is_same(entry));
+        let repeated = reg
+            .and_then(|r| r.legacy.as_ref())
+            .is_some_and(|known| known.is_same(entry));
         if self.mode(store) == Mode::Relay {
             let projected = reg.is_some_and(|r| !r.removed && r.bridge_of.is_some());
             if self.st.own_owners.contains(&(store, entry.owner)) {
@@ -220,8 +271,12 @@ impl Core {
             self.note(&key, entry);
             return;
         }
-        let (ours, ended) = (self.is_ours(&key, entry), self.st.ended.contains_key(&(store, entry.owner)));
-        let (removed, imported, above) = reg.map_or((false, false, 0), |r| (r.removed, r.imported, r.above));
+        let (ours, ended) = (
+            self.is_ours(&key, entry),
+            self.st.ended.contains_key(&(store, entry.owner)),
+        );
+        let (removed, imported, above) =
+            reg.map_or((false, false, 0), |r| (r.removed, r.imported, r.above));
         let in_new = self.st.node.get(&key).map(|r| r.health);
         let news = !repeated && entry.mark > above;
         let import = match (in_new, removed, ours) {
@@ -243,12 +298,23 @@ impl Core {
         }
         self.note(&key, entry);
         self.touch(&key);
-        if let Some(reg) = self.st.registrations.get_mut(&key).filter(|_| import && !ours) {
+        if let Some(reg) = self
+            .st
+            .registrations
+            .get_mut(&key)
+            .filter(|_| import && !ours)
+        {
             reg.imported = true;
         }
         // A view that counts L shows what L confirms.
         let lacks = !self.in_view(&key);
-        if lacks && self.st.registrations.get(&key).is_some_and(|r| self.shall_be_visible(&key, r)) {
+        if lacks
+            && self
+                .st
+                .registrations
+                .get(&key)
+                .is_some_and(|r| self.shall_be_visible(&key, r))
+        {
             self.show_legacy(&key, now_ms, fx);
         }
     }
@@ -269,8 +335,14 @@ impl Core {
     /// Keeps what L shows of a registration.
     fn note(&mut self, key: &RecordKey, entry: &LegacyEntry) {
         let withdraws = self.st.phase.phase().legacy_copy() == LegacyCopy::Withdrawn;
-        let Some(reg) = self.st.registrations.get_mut(key) else { return };
-        if !reg.legacy.as_ref().is_some_and(|known| known.is_same(entry)) {
+        let Some(reg) = self.st.registrations.get_mut(key) else {
+            return;
+        };
+        if !reg
+            .legacy
+            .as_ref()
+            .is_some_and(|known| known.is_same(entry))
+        {
             reg.letting_go = reg.removed || (withdraws && !reg.imported);
             self.excused.remove(key);
         }
@@ -287,7 +359,9 @@ impl Core {
             return true;
         }
         match key.store {
-            StoreKind::Zookeeper if entry.owner != 0 => self.st.sessions.by_legacy_owner(entry.owner).is_some(),
+            StoreKind::Zookeeper if entry.owner != 0 => {
+                self.st.sessions.by_legacy_owner(entry.owner).is_some()
+            }
             StoreKind::Etcd if entry.owner != 0 => self.st.keys.lease(entry.owner).is_some(),
             _ => {
                 // Without an owner only the content can tell.
@@ -316,15 +390,31 @@ impl Core {
             return;
         }
         // Records begin with the numbers that L gave them, as long as no client has seen ours.
-        let as_given = self.mode(key.store) == Mode::Relay || !self.st.imported.contains(&key.store);
+        let as_given =
+            self.mode(key.store) == Mode::Relay || !self.st.imported.contains(&key.store);
         match (&entry.meta, key.store) {
             (LegacyMeta::Znode { stat, acl }, StoreKind::Zookeeper) => {
                 let path = path_of(key);
-                let owner = self.st.sessions.by_legacy_owner(entry.owner).map_or(entry.owner, |s| s.id);
-                let number = if as_given { entry.mark } else { self.st.zxid.next(now_ms) };
-                let acl = if acl.is_empty() { vec![Acl::world(perms::ALL)] } else { acl.clone() };
+                let owner = self
+                    .st
+                    .sessions
+                    .by_legacy_owner(entry.owner)
+                    .map_or(entry.owner, |s| s.id);
+                let number = if as_given {
+                    entry.mark
+                } else {
+                    self.st.zxid.next(now_ms)
+                };
+                let acl = if acl.is_empty() {
+                    vec![Acl::world(perms::ALL)]
+                } else {
+                    acl.clone()
+                };
                 let stat = if as_given {
-                    Stat { ephemeral_owner: owner, ..*stat }
+                    Stat {
+                        ephemeral_owner: owner,
+                        ..*stat
+                    }
                 } else {
                     let here = self.st.tree.node(&path).map(|n| n.stat());
                     Stat {
@@ -338,14 +428,32 @@ impl Core {
                         ..*stat
                     }
                 };
-                let import = TreeCommand::Import { path, data: entry.value.clone(), acl, stat };
+                let import = TreeCommand::Import {
+                    path,
+                    data: entry.value.clone(),
+                    acl,
+                    stat,
+                };
                 self.apply_tree(&import, number, now_ms, fx);
             }
-            (LegacyMeta::Pair { create_revision, version }, StoreKind::Etcd) => {
+            (
+                LegacyMeta::Pair {
+                    create_revision,
+                    version,
+                },
+                StoreKind::Etcd,
+            ) => {
                 // A store that went back to an older state gives lower numbers than are here.
-                let rises = self.st.keys.get(&key.key).is_none_or(|kv| kv.mod_revision < entry.mark);
-                let (create_revision, mod_revision, version) =
-                    if as_given && rises { (*create_revision, entry.mark, *version) } else { (0, 0, 0) };
+                let rises = self
+                    .st
+                    .keys
+                    .get(&key.key)
+                    .is_none_or(|kv| kv.mod_revision < entry.mark);
+                let (create_revision, mod_revision, version) = if as_given && rises {
+                    (*create_revision, entry.mark, *version)
+                } else {
+                    (0, 0, 0)
+                };
                 let kv = KeyValue {
                     key: key.key.clone(),
                     value: entry.value.clone().unwrap_or_default(),
@@ -362,15 +470,27 @@ impl Core {
     }
 
     /// Entries that L does not have any more.
-    fn legacy_gone(&mut self, keys: Vec<RecordKey>, mark: i64, absence: Absence, now_ms: i64, fx: &mut Effects) {
-        let copies = matches!(self.st.phase.phase().legacy_copy(), LegacyCopy::BeforeReply | LegacyCopy::Converges);
+    fn legacy_gone(
+        &mut self,
+        keys: Vec<RecordKey>,
+        mark: i64,
+        absence: Absence,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
+        let copies = matches!(
+            self.st.phase.phase().legacy_copy(),
+            LegacyCopy::BeforeReply | LegacyCopy::Converges
+        );
         let mut gone: BTreeMap<(String, String), Vec<RecordKey>> = BTreeMap::new();
         let mut others = Vec::new();
         for key in keys {
             let relay = self.mode(key.store) == Mode::Relay;
             self.follow_number(key.store, mark);
             let current = self.owner_in_legacy(&key);
-            let Some(reg) = self.st.registrations.get_mut(&key) else { continue };
+            let Some(reg) = self.st.registrations.get_mut(&key) else {
+                continue;
+            };
             let entry = reg.legacy.take();
             if absence == Absence::WhileWatched && mark < i64::MAX {
                 reg.gone_mark = reg.gone_mark.max(mark);
@@ -408,7 +528,9 @@ impl Core {
                 }
                 (_, None) => {}
             }
-            let Some(reg) = self.st.registrations.get(&key) else { continue };
+            let Some(reg) = self.st.registrations.get(&key) else {
+                continue;
+            };
             match reg.instance.clone() {
                 Some(instance) => gone.entry(instance).or_default().push(key),
                 None => others.push(key),
@@ -428,7 +550,10 @@ impl Core {
             }
             for key in keys {
                 self.st.node.set_health(&key, Health::Expired);
-                missing.entry((instance.0.clone(), key.store)).or_default().insert(instance.1.clone());
+                missing
+                    .entry((instance.0.clone(), key.store))
+                    .or_default()
+                    .insert(instance.1.clone());
                 if self.mode(key.store) == Mode::Relay {
                     at_once.push(key);
                 }
@@ -457,11 +582,17 @@ impl Core {
     /// Without the parents of what stays: a parent's removal in L is not taken over while it has children
     /// here.
     fn without_parents(&self, keys: Vec<RecordKey>) -> Vec<RecordKey> {
-        let going: BTreeSet<String> = keys.iter().filter(|k| k.store == StoreKind::Zookeeper).map(path_of).collect();
+        let going: BTreeSet<String> = keys
+            .iter()
+            .filter(|k| k.store == StoreKind::Zookeeper)
+            .map(path_of)
+            .collect();
         let mut stays: BTreeSet<String> = BTreeSet::new();
         // Children before parents, since a path sorts after its own prefix.
         for path in going.iter().rev() {
-            let Some(node) = self.st.tree.node(path) else { continue };
+            let Some(node) = self.st.tree.node(path) else {
+                continue;
+            };
             let child_stays = |name: &std::sync::Arc<str>| {
                 let child = format!("{path}/{name}");
                 !going.contains(&child) || stays.contains(&child)
@@ -472,7 +603,9 @@ impl Core {
         }
         let known = |key: &RecordKey| self.st.registrations.contains_key(key) && self.in_view(key);
         keys.into_iter()
-            .filter(|key| known(key) && !(key.store == StoreKind::Zookeeper && stays.contains(&path_of(key))))
+            .filter(|key| {
+                known(key) && !(key.store == StoreKind::Zookeeper && stays.contains(&path_of(key)))
+            })
             .collect()
     }
 
@@ -480,9 +613,12 @@ impl Core {
     pub(super) fn confirm(&mut self, key: &RecordKey, mark: i64) {
         let Some(seen) = self.seen(key) else { return };
         let owner = match key.store {
-            StoreKind::Zookeeper => {
-                self.st.sessions.get(seen.owner).and_then(|s| s.legacy.as_ref()).map_or(seen.owner, |l| l.id)
-            }
+            StoreKind::Zookeeper => self
+                .st
+                .sessions
+                .get(seen.owner)
+                .and_then(|s| s.legacy.as_ref())
+                .map_or(seen.owner, |l| l.id),
             _ => seen.owner,
         };
         let meta = match key.store {
@@ -490,13 +626,26 @@ impl Core {
                 let node = self.st.tree.node(&path_of(key));
                 LegacyMeta::Znode {
                     // L's own version is not in every reply: -1 says that it is not known.
-                    stat: Stat { version: -1, mzxid: mark, ..node.map(|n| n.stat()).unwrap_or_default() },
+                    stat: Stat {
+                        version: -1,
+                        mzxid: mark,
+                        ..node.map(|n| n.stat()).unwrap_or_default()
+                    },
                     acl: node.map(|n| n.acl().to_vec()).unwrap_or_default(),
                 }
             }
-            _ => LegacyMeta::Pair { create_revision: 0, version: 0 },
+            _ => LegacyMeta::Pair {
+                create_revision: 0,
+                version: 0,
+            },
         };
-        let entry = LegacyEntry { key: key.key.clone(), value: Some(seen.value), owner, mark, meta };
+        let entry = LegacyEntry {
+            key: key.key.clone(),
+            value: Some(seen.value),
+            owner,
+            mark,
+            meta,
+        };
         self.note(key, &entry);
         self.touch(key);
     }
@@ -507,11 +656,23 @@ impl Core {
             !r.removed && !r.imported && r.legacy.is_none() && r.absence == Absence::WhileWatched
         };
         // Its client may have written it again since.
-        let Some(reg) = self.st.registrations.get(key).filter(still) else { return };
+        let Some(reg) = self.st.registrations.get(key).filter(still) else {
+            return;
+        };
         if let Some(instance) = reg.instance.clone() {
-            let last = self.instances.get(&instance).is_some_and(|keys| keys.len() == 1);
+            let last = self
+                .instances
+                .get(&instance)
+                .is_some_and(|keys| keys.len() == 1);
             let ids: BTreeSet<String> = [instance.1].into();
-            if last && self.st.protection.would_refuse_foreign(&instance.0, &ids, super::REGISTRY, now_ms) {
+            if last
+                && self.st.protection.would_refuse_foreign(
+                    &instance.0,
+                    &ids,
+                    super::REGISTRY,
+                    now_ms,
+                )
+            {
                 // Held: the owner's truth is asserted again.
                 if let Some(reg) = self.st.registrations.get_mut(key) {
                     reg.absence = Absence::StoreLost;
@@ -545,7 +706,9 @@ impl Core {
 
     /// The registration was brought to what L shall have. It stays on the list when it changed meanwhile.
     pub fn settled(&mut self, key: &RecordKey) {
-        let done = self.wanted(key, LegacyOwner::Unknown).is_none_or(|wanted| wanted.action == Action::Nothing);
+        let done = self
+            .wanted(key, LegacyOwner::Unknown)
+            .is_none_or(|wanted| wanted.action == Action::Nothing);
         if done {
             self.dirty.remove(key);
         }
@@ -554,14 +717,22 @@ impl Core {
     /// L has nothing of a registration's owner: what it does not have any more went with the owner.
     fn excuse(&mut self, key: &RecordKey) {
         let lease = self.st.node.get(key).and_then(|r| r.lease);
-        let keys = lease.into_iter().flat_map(|lease| self.st.node.by_lease(lease)).map(|r| r.key.clone());
+        let keys = lease
+            .into_iter()
+            .flat_map(|lease| self.st.node.by_lease(lease))
+            .map(|r| r.key.clone());
         self.excused.extend(keys);
         self.excused.insert(key.clone());
     }
 
     /// Whose session or lease shall own the entry in L.
     pub fn wanted_owner(&self, key: &RecordKey) -> WantedOwner {
-        if self.st.registrations.get(key).is_some_and(|r| r.bridge_of.is_some()) {
+        if self
+            .st
+            .registrations
+            .get(key)
+            .is_some_and(|r| r.bridge_of.is_some())
+        {
             return WantedOwner::Gateway;
         }
         match self.st.node.get(key).and_then(|r| r.lease) {
@@ -583,8 +754,14 @@ impl Core {
             return None;
         }
         let relay = self.mode(key.store) == Mode::Relay;
-        let own = reg.legacy.as_ref().is_some_and(|e| self.st.own_owners.contains(&(key.store, e.owner)));
-        if (relay && reg.bridge_of.is_none() && !own) || (reg.imported && !reg.removed) || feed.frozen {
+        let own = reg
+            .legacy
+            .as_ref()
+            .is_some_and(|e| self.st.own_owners.contains(&(key.store, e.owner)));
+        if (relay && reg.bridge_of.is_none() && !own)
+            || (reg.imported && !reg.removed)
+            || feed.frozen
+        {
             return None;
         }
         // Only what sessions and leases own is withdrawn: parents and configuration stay where they are, for
@@ -605,14 +782,21 @@ impl Core {
             Some(entry) => {
                 let owned = match self.wanted_owner(key) {
                     WantedOwner::Session(id) => {
-                        let current = self.st.sessions.get(id).and_then(|s| s.legacy.as_ref()).map(|l| l.id);
+                        let current = self
+                            .st
+                            .sessions
+                            .get(id)
+                            .and_then(|s| s.legacy.as_ref())
+                            .map(|l| l.id);
                         Some(entry.owner) == current
                     }
                     WantedOwner::Lease(id) => entry.owner == id,
                     WantedOwner::Gateway => self.st.own_owners.contains(&(key.store, entry.owner)),
                     WantedOwner::Nobody => true,
                 };
-                let same = seen.as_ref().is_some_and(|s| s.value == entry.value.clone().unwrap_or_default());
+                let same = seen
+                    .as_ref()
+                    .is_some_and(|s| s.value == entry.value.clone().unwrap_or_default());
                 // What a client wrote here later supersedes it, whoever wrote it there.
                 let ours = self.is_ours(key, entry) || entry.mark <= reg.above;
                 match (owned, same, ours) {
@@ -623,14 +807,29 @@ impl Core {
             }
         };
         let phase = self.st.phase.phase();
-        let absence = if self.excused.contains(key) { Absence::StoreLost } else { reg.absence };
-        let mut action = converge(Situation { phase, new, legacy, owner, absence });
+        let absence = if self.excused.contains(key) {
+            Absence::StoreLost
+        } else {
+            reg.absence
+        };
+        let mut action = converge(Situation {
+            phase,
+            new,
+            legacy,
+            owner,
+            absence,
+        });
         if action == Action::TakeRemoval && self.asked.insert(key.clone()) {
             // What is known of the owner may be older than the removal: L is asked before it is judged.
             action = Action::AskLegacy;
         }
         let acl = match key.store {
-            StoreKind::Zookeeper => self.st.tree.node(&path_of(key)).map(|n| n.acl().to_vec()).unwrap_or_default(),
+            StoreKind::Zookeeper => self
+                .st
+                .tree
+                .node(&path_of(key))
+                .map(|n| n.acl().to_vec())
+                .unwrap_or_default(),
             _ => Vec::new(),
         };
         Some(Wanted {
@@ -657,7 +856,13 @@ impl Core {
             return true;
         }
         let record = self.st.node.get(key);
-        let present = |p: bool| if p { Presence::Present } else { Presence::Absent };
+        let present = |p: bool| {
+            if p {
+                Presence::Present
+            } else {
+                Presence::Absent
+            }
+        };
         // What N has of Causeway's own clients is on its way to L, or withdrawn from it by us.
         let asserted = record.is_some() && !reg.imported;
         let sources = Sources {
@@ -671,7 +876,12 @@ impl Core {
 
     /// Shows what L alone has, when a phase begins to count L.
     pub(super) fn show_legacy(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
-        if let Some(entry) = self.st.registrations.get(key).and_then(|r| r.legacy.clone()) {
+        if let Some(entry) = self
+            .st
+            .registrations
+            .get(key)
+            .and_then(|r| r.legacy.clone())
+        {
             self.show(key, &entry, now_ms, fx);
         }
     }
@@ -680,5 +890,4 @@ impl Core {
     pub fn is_persistent(kind: NodeKind) -> bool {
         !kind.is_owned()
     }
-
 }

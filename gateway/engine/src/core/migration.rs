@@ -16,7 +16,10 @@ impl Core {
     /// While L judges, protection only reports.
     pub(super) fn report_only(&mut self, now_ms: i64) {
         let on = self.settings.has_legacy() && !self.st.phase.taken_over();
-        let input = Input::ReportOnly { prefix: String::new(), on };
+        let input = Input::ReportOnly {
+            prefix: String::new(),
+            on,
+        };
         self.st.protection.handle(input, now_ms);
     }
 
@@ -51,7 +54,12 @@ impl Core {
             self.st.revision.own(slot, seen, now_ms);
             self.st.keys.raise_revision(self.st.revision.last());
         }
-        let sessions: Vec<(i64, u32)> = self.st.sessions.iter().map(|s| (s.id, s.timeout_ms)).collect();
+        let sessions: Vec<(i64, u32)> = self
+            .st
+            .sessions
+            .iter()
+            .map(|s| (s.id, s.timeout_ms))
+            .collect();
         for (id, timeout_ms) in sessions {
             let doubtful = self.st.sessions.get(id).is_some_and(|s| s.lost && !s.bound);
             if doubtful && self.st.tree.ephemerals(id).next().is_none() {
@@ -68,12 +76,18 @@ impl Core {
         let leases: Vec<(i64, i64)> = self.st.keys.leases().map(|(id, l)| (id, l.ttl_s)).collect();
         for (id, ttl_s) in leases {
             if lost_leases.contains(&id) && self.st.keys.lease_keys(id).next().is_none() {
-                self.apply_keys(&crate::key_space::KeyCommand::ForgetLease { id }, now_ms, fx);
+                self.apply_keys(
+                    &crate::key_space::KeyCommand::ForgetLease { id },
+                    now_ms,
+                    fx,
+                );
                 self.end_owner(StoreKind::Etcd, id, now_ms);
                 fx.leases_over.push(id);
                 continue;
             }
-            let ttl_ms = u64::try_from(ttl_s.max(1)).unwrap_or(1).saturating_mul(1000);
+            let ttl_ms = u64::try_from(ttl_s.max(1))
+                .unwrap_or(1)
+                .saturating_mul(1000);
             self.own(LeaseId::lease(id), ttl_ms, now_ms, fx);
         }
         // What nobody here speaks for was written to L directly.
@@ -81,7 +95,11 @@ impl Core {
             .st
             .registrations
             .iter()
-            .filter(|(k, r)| r.legacy.is_some() && r.bridge_of.is_none() && self.st.node.get(k).is_none_or(|n| n.lease.is_none()))
+            .filter(|(k, r)| {
+                r.legacy.is_some()
+                    && r.bridge_of.is_none()
+                    && self.st.node.get(k).is_none_or(|n| n.lease.is_none())
+            })
             .map(|(k, _)| k.clone())
             .collect();
         for key in unowned {
@@ -97,7 +115,9 @@ impl Core {
         let mut hide = Vec::new();
         let mut show = Vec::new();
         for (key, reg) in &self.st.registrations {
-            if self.settings.store(key.store) != Store::Legacy || self.mode(key.store) == Mode::Relay {
+            if self.settings.store(key.store) != Store::Legacy
+                || self.mode(key.store) == Mode::Relay
+            {
                 continue;
             }
             match (self.in_view(key), self.shall_be_visible(key, reg)) {
@@ -116,7 +136,9 @@ impl Core {
                 .st
                 .registrations
                 .iter()
-                .filter(|(k, r)| !r.removed && k.store != StoreKind::Native && self.st.node.get(k).is_none())
+                .filter(|(k, r)| {
+                    !r.removed && k.store != StoreKind::Native && self.st.node.get(k).is_none()
+                })
                 .map(|(k, _)| k.clone())
                 .collect();
             for key in lacking {
@@ -149,7 +171,9 @@ impl Core {
         reason: &str,
         now_ms: i64,
     ) -> Result<Step, Refusal> {
-        self.st.phase.judge(kind, gates, force, actor, reason, now_ms)
+        self.st
+            .phase
+            .judge(kind, gates, force, actor, reason, now_ms)
     }
 
     /// The gates' values. What only the shell can see is passed in.
@@ -179,11 +203,15 @@ impl Core {
         if relay_only {
             return 0;
         }
-        self.dirty.iter().filter(|k| self.st.feeds.get(&k.store).is_some_and(|f| !f.frozen)).count()
+        self.dirty
+            .iter()
+            .filter(|k| self.st.feeds.get(&k.store).is_some_and(|f| !f.frozen))
+            .count()
     }
 
     fn unhealthy(&self) -> Vec<String> {
-        self.st.feeds
+        self.st
+            .feeds
             .iter()
             .filter(|(_, f)| !f.whole || f.frozen)
             .map(|(s, f)| {
@@ -204,9 +232,17 @@ impl Core {
     /// Directories of services that hold locks or elections.
     fn unsafe_directories(&self) -> Vec<String> {
         let mut out = std::collections::BTreeSet::new();
-        for key in self.st.registrations.keys().filter(|k| k.store == StoreKind::Zookeeper) {
+        for key in self
+            .st
+            .registrations
+            .keys()
+            .filter(|k| k.store == StoreKind::Zookeeper)
+        {
             let path = super::registrations::path_of(key);
-            if let Some((dir, name)) = path.rsplit_once('/').filter(|(_, name)| crate::layout::looks_like_lock(name)) {
+            if let Some((dir, name)) = path
+                .rsplit_once('/')
+                .filter(|(_, name)| crate::layout::looks_like_lock(name))
+            {
                 out.insert(format!("{dir} (holds {name}, a lock or election)"));
             }
         }
@@ -227,23 +263,29 @@ impl Core {
                     continue;
                 }
                 let new = self.st.node.get(key);
-                let held = new.is_some_and(|r| {
-                    super::registrations::is_late(r.health)
-                });
+                let held = new.is_some_and(|r| super::registrations::is_late(r.health));
                 let same = match (&reg.legacy, new) {
                     _ if held => true,
-                    (Some(l), Some(n)) => l.value.clone().unwrap_or_default() == n.body.value && !reg.removed,
+                    (Some(l), Some(n)) => {
+                        l.value.clone().unwrap_or_default() == n.body.value && !reg.removed
+                    }
                     (None, None) => true,
                     _ => false,
                 };
                 if !same {
-                    now_differing.insert(key.clone(), self.differing.get(key).copied().unwrap_or(now_ms));
+                    now_differing.insert(
+                        key.clone(),
+                        self.differing.get(key).copied().unwrap_or(now_ms),
+                    );
                 }
             }
         }
         self.differing = now_differing;
         let tolerated = self.settings.tolerated_difference_ms;
-        let differs = self.differing.values().any(|since| now_ms - since >= tolerated);
+        let differs = self
+            .differing
+            .values()
+            .any(|since| now_ms - since >= tolerated);
         if differs || self.held() > 0 || !self.unhealthy().is_empty() {
             self.unclean_at_ms = now_ms;
         }
@@ -276,6 +318,7 @@ impl Core {
 
     /// Whether a registration in this protocol has to be acknowledged by L first.
     pub fn legacy_acknowledges(&self, store: StoreKind) -> bool {
-        self.mode(store) == Mode::TakenOver && self.st.phase.phase().acknowledges() == Acknowledges::Legacy
+        self.mode(store) == Mode::TakenOver
+            && self.st.phase.phase().acknowledges() == Acknowledges::Legacy
     }
 }

@@ -461,7 +461,9 @@ pub struct Core {
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("phase", &self.st.phase.phase()).finish_non_exhaustive()
+        f.debug_struct("Core")
+            .field("phase", &self.st.phase.phase())
+            .finish_non_exhaustive()
     }
 }
 
@@ -549,7 +551,9 @@ impl Core {
 }
 
 fn ticks(member: u16) -> Scheme {
-    Scheme::Ticks { slot: u8::try_from(member & 15).unwrap_or(0) }
+    Scheme::Ticks {
+        slot: u8::try_from(member & 15).unwrap_or(0),
+    }
 }
 
 /// Inputs.
@@ -558,19 +562,36 @@ impl Core {
     pub fn apply(&mut self, command: &Command, now_ms: i64) -> Effects {
         let mut fx = Effects::default();
         match command {
-            Command::OpenSession { id, password, timeout_ms } => {
+            Command::OpenSession {
+                id,
+                password,
+                timeout_ms,
+            } => {
                 self.open_session(*id, *password, *timeout_ms, now_ms);
             }
-            Command::AdoptSession { id, password, timeout_ms } => {
+            Command::AdoptSession {
+                id,
+                password,
+                timeout_ms,
+            } => {
                 self.adopt_session(*id, *password, *timeout_ms, now_ms, &mut fx);
             }
-            Command::SetTimeout { id, timeout_ms } => self.set_timeout(*id, *timeout_ms, now_ms, &mut fx),
+            Command::SetTimeout { id, timeout_ms } => {
+                self.set_timeout(*id, *timeout_ms, now_ms, &mut fx)
+            }
             Command::CloseSession { id } => self.close_session(*id, now_ms, &mut fx),
             Command::LegacySessionGone { id } => fx.over.extend(self.drop_session(*id, now_ms)),
             Command::LegacySession { id, legacy } => self.set_legacy_session(*id, legacy.clone()),
             Command::Bound { id } => self.st.sessions.set_bound(*id),
-            Command::Tree { peer, session, op } => self.write_tree(peer, *session, op, None, now_ms, &mut fx),
-            Command::TreeAcknowledged { peer, session, op, mark } => {
+            Command::Tree { peer, session, op } => {
+                self.write_tree(peer, *session, op, None, now_ms, &mut fx)
+            }
+            Command::TreeAcknowledged {
+                peer,
+                session,
+                op,
+                mark,
+            } => {
                 self.write_tree(peer, *session, op, Some(*mark), now_ms, &mut fx);
             }
             Command::Keys { peer, op } => self.write_keys(peer, op, None, now_ms, &mut fx),
@@ -628,7 +649,11 @@ impl Core {
         if !expired.is_empty() {
             out.push(Command::Expired(expired));
         }
-        let due = self.st.protection.next_timeout().is_some_and(|at| at <= now_ms);
+        let due = self
+            .st
+            .protection
+            .next_timeout()
+            .is_some_and(|at| at <= now_ms);
         if due || now_ms - self.ticked_at_ms >= TICK_MS {
             self.ticked_at_ms = now_ms;
             out.push(Command::Tick);
@@ -636,13 +661,25 @@ impl Core {
         if now_ms - self.trimmed_at_ms >= TRIM_MS {
             self.trimmed_at_ms = now_ms;
             // Without a legacy store the past is the client's to compact, as in etcd, but for its size.
-            let keep_ms = if self.mode(StoreKind::Etcd) == Mode::Embedded { i64::MAX } else { HISTORY_MS };
+            let keep_ms = if self.mode(StoreKind::Etcd) == Mode::Embedded {
+                i64::MAX
+            } else {
+                HISTORY_MS
+            };
             if self.st.keys.history_bytes() > HISTORY_BYTES || keep_ms < i64::MAX {
-                let op = KeyCommand::TrimHistory { keep_ms, keep_bytes: HISTORY_BYTES };
-                out.push(Command::Keys { peer: String::new(), op });
+                let op = KeyCommand::TrimHistory {
+                    keep_ms,
+                    keep_bytes: HISTORY_BYTES,
+                };
+                out.push(Command::Keys {
+                    peer: String::new(),
+                    op,
+                });
             }
         }
-        if self.mode(StoreKind::Zookeeper) == Mode::Embedded && !self.st.tree.due_for_reap(now_ms).is_empty() {
+        if self.mode(StoreKind::Zookeeper) == Mode::Embedded
+            && !self.st.tree.due_for_reap(now_ms).is_empty()
+        {
             out.push(Command::Reap);
         }
         out
@@ -683,7 +720,9 @@ impl Core {
         timeout_ms: u32,
         connection: ConnId,
     ) -> Result<crate::session::Resumed, crate::session::ResumeError> {
-        self.st.sessions.attach(id, password, timeout_ms, connection)
+        self.st
+            .sessions
+            .attach(id, password, timeout_ms, connection)
     }
 
     /// The connection ended.
@@ -814,8 +853,15 @@ impl Core {
 
     /// When [`Core::poll_timers`] is wanted next, in milliseconds.
     pub fn next_timeout(&self) -> Option<i64> {
-        let node = self.st.node.next_timeout().and_then(|t| i64::try_from(t).ok());
-        [node, self.st.protection.next_timeout()].into_iter().flatten().min()
+        let node = self
+            .st
+            .node
+            .next_timeout()
+            .and_then(|t| i64::try_from(t).ok());
+        [node, self.st.protection.next_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

@@ -122,10 +122,16 @@ impl Core {
                 continue;
             }
             if let Some(source) = &reg.bridge_of {
-                self.projections.entry(source.clone()).or_default().insert(key.clone());
+                self.projections
+                    .entry(source.clone())
+                    .or_default()
+                    .insert(key.clone());
             }
             if let Some(instance) = reg.instance.as_ref().filter(|_| self.in_view(key)) {
-                self.instances.entry(instance.clone()).or_default().insert(key.clone());
+                self.instances
+                    .entry(instance.clone())
+                    .or_default()
+                    .insert(key.clone());
             }
         }
     }
@@ -151,24 +157,51 @@ impl Core {
                     znode_tree::NodeKind::Container => NodeKind::Container,
                     znode_tree::NodeKind::Ttl { .. } => NodeKind::Ttl,
                 };
-                let owner = if kind == NodeKind::Ephemeral { owner } else { 0 };
-                Some(Seen { value: node.data().cloned().unwrap_or_default(), kind, owner })
+                let owner = if kind == NodeKind::Ephemeral {
+                    owner
+                } else {
+                    0
+                };
+                Some(Seen {
+                    value: node.data().cloned().unwrap_or_default(),
+                    kind,
+                    owner,
+                })
             }
             StoreKind::Etcd => {
                 let kv = self.st.keys.get(&key.key)?;
-                let kind = if kv.lease == 0 { NodeKind::Unleased } else { NodeKind::Leased };
-                Some(Seen { value: kv.value.clone(), kind, owner: kv.lease })
+                let kind = if kv.lease == 0 {
+                    NodeKind::Unleased
+                } else {
+                    NodeKind::Leased
+                };
+                Some(Seen {
+                    value: kv.value.clone(),
+                    kind,
+                    owner: kv.lease,
+                })
             }
             StoreKind::Native => None,
         }
     }
 
     /// Follows a record that is in the view (again, or with other content).
-    pub(super) fn sync_present(&mut self, key: &RecordKey, from: From<'_>, now_ms: i64, fx: &mut Effects) {
+    pub(super) fn sync_present(
+        &mut self,
+        key: &RecordKey,
+        from: From<'_>,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
         let Some(seen) = self.seen(key) else { return };
         let lease = (key.store == StoreKind::Etcd && seen.owner != 0).then_some(seen.owner);
-        let classified =
-            self.settings.layouts.classify(protocol(key.store), &key.key, &seen.value, seen.kind, lease);
+        let classified = self.settings.layouts.classify(
+            protocol(key.store),
+            &key.key,
+            &seen.value,
+            seen.kind,
+            lease,
+        );
         let (layout, instance) = match &classified {
             Classified::General => return,
             Classified::Companion { layout, .. } => (layout.as_str().to_owned(), None),
@@ -176,21 +209,39 @@ impl Core {
         };
         let was = self.st.registrations.get(key).cloned();
         let identity = instance.map(|i| (i.service.clone(), i.identity.clone()));
-        let left = was.as_ref().filter(|r| !r.removed).and_then(|r| r.instance.clone()).filter(|old| Some(old) != identity.as_ref());
+        let left = was
+            .as_ref()
+            .filter(|r| !r.removed)
+            .and_then(|r| r.instance.clone())
+            .filter(|old| Some(old) != identity.as_ref());
         self.unfade(key, was.as_ref());
         if let Some(source) = was.as_ref().and_then(|r| r.bridge_of.as_ref()) {
             self.unproject(source, key);
         }
-        let reg = entry_of(key, &from, was, &seen, identity.clone(), layout.clone(), now_ms);
+        let reg = entry_of(
+            key,
+            &from,
+            was,
+            &seen,
+            identity.clone(),
+            layout.clone(),
+            now_ms,
+        );
         if let Some(source) = &reg.bridge_of {
-            self.projections.entry(source.clone()).or_default().insert(key.clone());
+            self.projections
+                .entry(source.clone())
+                .or_default()
+                .insert(key.clone());
         }
         self.st.registrations.insert(key.clone(), reg);
         if self.mode(key.store) != Mode::Relay || self.st.phase.phase().writes_new() {
             self.write_node(key, &seen, &from, &layout, instance, now_ms, fx);
         }
         if let Some(identity) = &identity {
-            self.instances.entry(identity.clone()).or_default().insert(key.clone());
+            self.instances
+                .entry(identity.clone())
+                .or_default()
+                .insert(key.clone());
             self.enforce(key.store, &identity.0, now_ms, fx);
             // What a stranger writes into a held record does not bring its owner back.
             if !self.st.node.get(key).is_some_and(|r| is_late(r.health)) {
@@ -198,7 +249,12 @@ impl Core {
                     .and_then(|l| self.st.node.lease(l))
                     .map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
                 let (service, instance) = identity.clone();
-                let input = Input::Registered { service, instance, source: REGISTRY.to_owned(), ttl_ms };
+                let input = Input::Registered {
+                    service,
+                    instance,
+                    source: REGISTRY.to_owned(),
+                    ttl_ms,
+                };
                 let outputs = self.st.protection.handle(input, now_ms);
                 self.carry_out(outputs, now_ms, fx);
             }
@@ -220,10 +276,19 @@ impl Core {
     /// taken over.
     fn enforce(&mut self, store: StoreKind, service: &str, now_ms: i64, fx: &mut Effects) {
         let relays = self.settings.has_legacy() && !self.st.phase.taken_over();
-        if !relays || self.mode(store) != Mode::Embedded || !self.st.enforced.insert(service.to_owned()) {
+        if !relays
+            || self.mode(store) != Mode::Embedded
+            || !self.st.enforced.insert(service.to_owned())
+        {
             return;
         }
-        let outputs = self.st.protection.handle(Input::ReportOnly { prefix: service.to_owned(), on: false }, now_ms);
+        let outputs = self.st.protection.handle(
+            Input::ReportOnly {
+                prefix: service.to_owned(),
+                on: false,
+            },
+            now_ms,
+        );
         self.carry_out(outputs, now_ms, fx);
     }
 
@@ -240,7 +305,12 @@ impl Core {
     ) {
         let body = body(seen, layout, instance);
         let owner = lease_of(key.store, seen.owner);
-        let lease = owner.filter(|l| self.st.node.lease(*l).is_some_and(|l| l.state != LeaseState::Over));
+        let lease = owner.filter(|l| {
+            self.st
+                .node
+                .lease(*l)
+                .is_some_and(|l| l.state != LeaseState::Over)
+        });
         if let Some(lease) = lease {
             self.heard(lease, now_ms, fx);
         }
@@ -264,12 +334,20 @@ impl Core {
     /// The owner of a record, when it is late: with the loss of the record it is over, since it cannot come
     /// back whole.
     fn late_owner(&self, key: &RecordKey) -> Option<LeaseId> {
-        self.st.node.get(key).filter(|r| is_late(r.health)).and_then(|r| r.lease)
+        self.st
+            .node
+            .get(key)
+            .filter(|r| is_late(r.health))
+            .and_then(|r| r.lease)
     }
 
     /// An owner is heard through a write of its own.
     fn heard(&mut self, lease: LeaseId, now_ms: i64, fx: &mut Effects) {
-        let late = self.st.node.lease(lease).is_some_and(|l| matches!(l.state, LeaseState::Silent | LeaseState::Expired));
+        let late = self
+            .st
+            .node
+            .lease(lease)
+            .is_some_and(|l| matches!(l.state, LeaseState::Silent | LeaseState::Expired));
         if late {
             self.returned(lease, now_ms, fx);
         }
@@ -277,18 +355,32 @@ impl Core {
 
     /// Follows a record that left the view for a reason that was not judged: its owner, or somebody whom
     /// protection let pass.
-    pub(super) fn sync_absent(&mut self, key: &RecordKey, cause: Cause, now_ms: i64, fx: &mut Effects) {
+    pub(super) fn sync_absent(
+        &mut self,
+        key: &RecordKey,
+        cause: Cause,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
         self.sync_all_absent(&[(key.clone(), cause)], now_ms, fx);
     }
 
     /// Likewise for all that one command removed: judged together.
-    pub(super) fn sync_all_absent(&mut self, keys: &[(RecordKey, Cause)], now_ms: i64, fx: &mut Effects) {
+    pub(super) fn sync_all_absent(
+        &mut self,
+        keys: &[(RecordKey, Cause)],
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
         let mut leaving = Leaving::new();
         let mut losers = BTreeSet::new();
         for (key, cause) in keys {
             losers.extend(self.late_owner(key));
             self.st.node.deregister(key, ms(now_ms));
-            leaving.extend(self.forget(key, now_ms, fx).map(|instance| (key.clone(), instance, *cause)));
+            leaving.extend(
+                self.forget(key, now_ms, fx)
+                    .map(|instance| (key.clone(), instance, *cause)),
+            );
         }
         self.leave(leaving, now_ms, fx);
         for loser in losers {
@@ -298,7 +390,12 @@ impl Core {
 
     /// Takes a registration off the books; a tombstone stays until L cannot have it any more. Gives the
     /// instance that it belonged to.
-    pub(super) fn forget(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) -> Option<(String, String)> {
+    pub(super) fn forget(
+        &mut self,
+        key: &RecordKey,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) -> Option<(String, String)> {
         let follows = self.st.feeds.contains_key(&key.store);
         let reg = self.st.registrations.get_mut(key).filter(|r| !r.removed)?;
         let (instance, source) = (reg.instance.clone(), reg.bridge_of.clone());
@@ -338,12 +435,15 @@ impl Core {
                 }
             }
         }
-        inputs.extend(lost.into_iter().map(|((service, cause), instances)| Input::Missing {
-            service,
-            instances,
-            source: REGISTRY.to_owned(),
-            cause,
-        }));
+        inputs.extend(
+            lost.into_iter()
+                .map(|((service, cause), instances)| Input::Missing {
+                    service,
+                    instances,
+                    source: REGISTRY.to_owned(),
+                    cause,
+                }),
+        );
         if !inputs.is_empty() {
             let outputs = self.st.protection.handle_all(inputs, now_ms);
             self.carry_out(outputs, now_ms, fx);
@@ -378,7 +478,9 @@ impl Core {
 
     /// Whether that was the instance's last registration.
     pub(super) fn unindex(&mut self, key: &RecordKey, instance: &(String, String)) -> bool {
-        let Some(set) = self.instances.get_mut(instance) else { return false };
+        let Some(set) = self.instances.get_mut(instance) else {
+            return false;
+        };
         let was_there = set.remove(key);
         let last = set.is_empty();
         if last {
@@ -397,7 +499,10 @@ impl Core {
     /// The health of an instance as its registrations have it: the best of them.
     pub(super) fn instance_health(&self, instance: &(String, String)) -> Option<Health> {
         let keys = self.instances.get(instance)?;
-        keys.iter().filter_map(|k| self.st.node.get(k)).map(|r| r.health).min()
+        keys.iter()
+            .filter_map(|k| self.st.node.get(k))
+            .map(|r| r.health)
+            .min()
     }
 
     fn unproject(&mut self, source: &RecordKey, key: &RecordKey) {
@@ -411,7 +516,11 @@ impl Core {
 
     /// Shows an instance in the layouts that bridges name for it, and nowhere else.
     fn bridge(&mut self, source: &RecordKey, instance: &Instance, now_ms: i64, fx: &mut Effects) {
-        let projected = self.st.registrations.get(source).is_some_and(|r| r.bridge_of.is_some());
+        let projected = self
+            .st
+            .registrations
+            .get(source)
+            .is_some_and(|r| r.bridge_of.is_some());
         if projected || (self.bridges.is_empty() && !self.projections.contains_key(source)) {
             return;
         }
@@ -433,18 +542,31 @@ impl Core {
                     }
                 }
                 Err(refusal) => {
-                    fx.notices.push(format!("bridge to {}: {} is not shown: {refusal}", bridge.target(), instance.identity));
+                    fx.notices.push(format!(
+                        "bridge to {}: {} is not shown: {refusal}",
+                        bridge.target(),
+                        instance.identity
+                    ));
                 }
             }
         }
-        for key in self.projections(source).into_iter().filter(|k| !shown.contains(k)) {
+        for key in self
+            .projections(source)
+            .into_iter()
+            .filter(|k| !shown.contains(k))
+        {
             self.remove_from_view(std::slice::from_ref(&key), now_ms, fx);
             self.sync_absent(&key, Cause::Explicit, now_ms, fx);
         }
     }
 
     fn projections(&self, source: &RecordKey) -> Vec<RecordKey> {
-        self.projections.get(source).into_iter().flatten().cloned().collect()
+        self.projections
+            .get(source)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
     }
 
     /// Brings all projections up to the bridges in force, which may have changed over a restart.
@@ -452,8 +574,14 @@ impl Core {
         let sources: BTreeSet<RecordKey> = match self.bridges.is_empty() {
             true => self.projections.keys().cloned().collect(),
             false => {
-                let all = self.st.registrations.iter().filter(|(_, r)| !r.removed && r.bridge_of.is_none());
-                all.map(|(k, _)| k.clone()).chain(self.projections.keys().cloned()).collect()
+                let all = self
+                    .st
+                    .registrations
+                    .iter()
+                    .filter(|(_, r)| !r.removed && r.bridge_of.is_none());
+                all.map(|(k, _)| k.clone())
+                    .chain(self.projections.keys().cloned())
+                    .collect()
             }
         };
         for source in sources {
@@ -466,7 +594,13 @@ impl Core {
         let seen = self.seen(source);
         let classified = seen.as_ref().map(|seen| {
             let lease = (source.store == StoreKind::Etcd && seen.owner != 0).then_some(seen.owner);
-            self.settings.layouts.classify(protocol(source.store), &source.key, &seen.value, seen.kind, lease)
+            self.settings.layouts.classify(
+                protocol(source.store),
+                &source.key,
+                &seen.value,
+                seen.kind,
+                lease,
+            )
         });
         match classified {
             Some(Classified::Instance(instance)) => self.bridge(source, &instance, now_ms, fx),
@@ -474,10 +608,22 @@ impl Core {
         }
     }
 
-    fn show_bridged(&mut self, source: &RecordKey, key: &RecordKey, value: Bytes, now_ms: i64, fx: &mut Effects) {
-        let occupied = self.st.registrations.get(key).is_some_and(|r| !r.removed && r.bridge_of.as_ref() != Some(source));
+    fn show_bridged(
+        &mut self,
+        source: &RecordKey,
+        key: &RecordKey,
+        value: Bytes,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
+        let occupied = self
+            .st
+            .registrations
+            .get(key)
+            .is_some_and(|r| !r.removed && r.bridge_of.as_ref() != Some(source));
         if occupied || (self.in_view(key) && !self.st.registrations.contains_key(key)) {
-            fx.notices.push(format!("bridge: {key} is somebody else's and stays"));
+            fx.notices
+                .push(format!("bridge: {key} is somebody else's and stays"));
             return;
         }
         if self.seen(key).is_some_and(|s| s.value == value) {
@@ -504,7 +650,12 @@ impl Core {
                 self.apply_tree(&import, number, now_ms, fx);
             }
             StoreKind::Etcd => {
-                let kv = KeyValue { key: key.key.clone(), value, lease: BRIDGE_OWNER, ..KeyValue::default() };
+                let kv = KeyValue {
+                    key: key.key.clone(),
+                    value,
+                    lease: BRIDGE_OWNER,
+                    ..KeyValue::default()
+                };
                 self.apply_keys(&KeyCommand::Import { kv }, now_ms, fx);
             }
             StoreKind::Native => return,
@@ -514,12 +665,28 @@ impl Core {
 
     /// Takes the projections of a registration away, or gives them to another registration of the same
     /// instance, which has the same ones.
-    fn unbridge(&mut self, source: &RecordKey, instance: Option<&(String, String)>, now_ms: i64, fx: &mut Effects) {
-        let Some(keys) = self.projections.remove(source) else { return };
-        let others = instance.and_then(|i| self.instances.get(i)).into_iter().flatten();
-        let heir = others.filter(|k| *k != source && !keys.contains(k)).find(|k| {
-            self.st.registrations.get(k).is_some_and(|r| !r.removed && r.bridge_of.is_none())
-        });
+    fn unbridge(
+        &mut self,
+        source: &RecordKey,
+        instance: Option<&(String, String)>,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
+        let Some(keys) = self.projections.remove(source) else {
+            return;
+        };
+        let others = instance
+            .and_then(|i| self.instances.get(i))
+            .into_iter()
+            .flatten();
+        let heir = others
+            .filter(|k| *k != source && !keys.contains(k))
+            .find(|k| {
+                self.st
+                    .registrations
+                    .get(k)
+                    .is_some_and(|r| !r.removed && r.bridge_of.is_none())
+            });
         match heir.cloned() {
             Some(heir) => {
                 for key in &keys {
@@ -527,13 +694,17 @@ impl Core {
                         reg.bridge_of = Some(heir.clone());
                     }
                 }
-                self.projections.entry(heir.clone()).or_default().extend(keys);
+                self.projections
+                    .entry(heir.clone())
+                    .or_default()
+                    .extend(keys);
                 self.bridge_again(&heir, now_ms, fx);
             }
             None => {
                 let keys: Vec<RecordKey> = keys.into_iter().collect();
                 self.remove_from_view(&keys, now_ms, fx);
-                let gone: Vec<(RecordKey, Cause)> = keys.into_iter().map(|k| (k, Cause::Explicit)).collect();
+                let gone: Vec<(RecordKey, Cause)> =
+                    keys.into_iter().map(|k| (k, Cause::Explicit)).collect();
                 self.sync_all_absent(&gone, now_ms, fx);
             }
         }
@@ -554,7 +725,9 @@ pub(super) fn is_late(health: Health) -> bool {
 
 /// FNV-1a: equal over restarts and versions, which the standard library's hash does not promise.
 pub(super) fn hash(value: &[u8]) -> u64 {
-    value.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+    value.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+        (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// The entry in the books for what the view holds now.
@@ -569,7 +742,8 @@ fn entry_of(
 ) -> Registration {
     let mut reg = was.unwrap_or_else(|| Registration::new(layout.clone(), seen.kind, now_ms));
     if reg.removed {
-        (reg.since_ms, reg.bridge_of, reg.imported, reg.peer) = (now_ms, None, false, String::new());
+        (reg.since_ms, reg.bridge_of, reg.imported, reg.peer) =
+            (now_ms, None, false, String::new());
     }
     (reg.instance, reg.layout, reg.node, reg.removed) = (instance, layout, seen.kind, false);
     match from {
@@ -583,7 +757,10 @@ fn entry_of(
     reg.imported = false;
     // Whatever became of an earlier entry in L: this one was written after it.
     reg.absence = Absence::NeverThere;
-    reg.above = reg.legacy.as_ref().map_or(reg.above, |l| l.mark.max(reg.above));
+    reg.above = reg
+        .legacy
+        .as_ref()
+        .map_or(reg.above, |l| l.mark.max(reg.above));
     if seen.owner == 0 && key.store != StoreKind::Native {
         reg.sent.push(hash(&seen.value));
         if reg.sent.len() > ECHOES {
@@ -632,7 +809,10 @@ fn body(seen: &Seen, layout: &str, instance: Option<&Instance>) -> RecordBody {
         body.namespace = i.namespace.clone();
         body.service = i.service.clone();
         body.instance = i.identity.clone();
-        body.attributes = i.public_metadata().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        body.attributes = i
+            .public_metadata()
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .collect();
         body.endpoints = i
             .endpoints
             .iter()

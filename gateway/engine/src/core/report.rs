@@ -85,26 +85,29 @@ pub struct Explained {
 impl Core {
     /// Services with their sizes.
     pub fn services(&self) -> Vec<ServiceRow> {
-        let mut rows: std::collections::BTreeMap<(String, String), ServiceRow> = std::collections::BTreeMap::new();
+        let mut rows: std::collections::BTreeMap<(String, String), ServiceRow> =
+            std::collections::BTreeMap::new();
         for ((service, id), keys) in &self.instances {
             let layout = keys
                 .iter()
                 .next()
                 .and_then(|k| self.st.registrations.get(k))
                 .map_or_else(String::new, |r| r.layout.clone());
-            let row = rows.entry((service.clone(), layout.clone())).or_insert_with(|| {
-                let report = self.st.protection.service(service);
-                ServiceRow {
-                    layout,
-                    service: service.clone(),
-                    instances: 0,
-                    live: 0,
-                    silent: 0,
-                    held: 0,
-                    expected: report.as_ref().map_or(0, |r| r.expected),
-                    protected: report.as_ref().is_some_and(|r| r.protected),
-                }
-            });
+            let row = rows
+                .entry((service.clone(), layout.clone()))
+                .or_insert_with(|| {
+                    let report = self.st.protection.service(service);
+                    ServiceRow {
+                        layout,
+                        service: service.clone(),
+                        instances: 0,
+                        live: 0,
+                        silent: 0,
+                        held: 0,
+                        expected: report.as_ref().map_or(0, |r| r.expected),
+                        protected: report.as_ref().is_some_and(|r| r.protected),
+                    }
+                });
             row.instances += 1;
             match self.instance_health(&(service.clone(), id.clone())) {
                 Some(Health::Silent) => row.silent += 1,
@@ -130,11 +133,22 @@ impl Core {
         let mut out = Vec::new();
         for (owner, _) in self.st.tree.ephemeral_owners() {
             for path in self.st.tree.ephemerals(owner) {
-                let value = self.st.tree.node(path).and_then(|n| n.data().cloned()).unwrap_or_default();
+                let value = self
+                    .st
+                    .tree
+                    .node(path)
+                    .and_then(|n| n.data().cloned())
+                    .unwrap_or_default();
                 if out.len() >= limit {
                     return out;
                 }
-                out.extend(self.unclaimed_one(StoreKind::Zookeeper, path.as_bytes(), &value, NodeKind::Ephemeral, owner));
+                out.extend(self.unclaimed_one(
+                    StoreKind::Zookeeper,
+                    path.as_bytes(),
+                    &value,
+                    NodeKind::Ephemeral,
+                    owner,
+                ));
             }
         }
         for (owner, lease) in self.st.keys.leases() {
@@ -142,8 +156,19 @@ impl Core {
                 if out.len() >= limit {
                     return out;
                 }
-                let value = self.st.keys.get(key).map(|kv| kv.value.clone()).unwrap_or_default();
-                out.extend(self.unclaimed_one(StoreKind::Etcd, key, &value, NodeKind::Leased, owner));
+                let value = self
+                    .st
+                    .keys
+                    .get(key)
+                    .map(|kv| kv.value.clone())
+                    .unwrap_or_default();
+                out.extend(self.unclaimed_one(
+                    StoreKind::Etcd,
+                    key,
+                    &value,
+                    NodeKind::Leased,
+                    owner,
+                ));
             }
         }
         out.truncate(limit);
@@ -163,7 +188,10 @@ impl Core {
             return None;
         }
         let lease = (store == StoreKind::Etcd).then_some(owner);
-        let fit = self.settings.layouts.suggest(protocol(store), key, value, node, lease);
+        let fit = self
+            .settings
+            .layouts
+            .suggest(protocol(store), key, value, node, lease);
         Some(Unclaimed {
             store: store.name().into(),
             key: redact(key),
@@ -200,7 +228,11 @@ impl Core {
                     identity: reg.instance.as_ref().map(|i| i.1.clone()),
                     visible: self.in_view(key),
                     in_legacy: reg.legacy.is_some(),
-                    legacy_owner: reg.legacy.as_ref().filter(|l| l.owner != 0).map(|l| format!("{:x}", l.owner)),
+                    legacy_owner: reg
+                        .legacy
+                        .as_ref()
+                        .filter(|l| l.owner != 0)
+                        .map(|l| format!("{:x}", l.owner)),
                     legacy_mark: reg.legacy.as_ref().map(|l| l.mark),
                     in_registry: record.is_some(),
                     health: record.map(|r| format!("{:?}", r.health).to_lowercase()),
@@ -218,7 +250,8 @@ impl Core {
 
     /// Owners of registrations that were written to L directly, as far as L shows them; at most `limit`.
     pub fn direct_writers(&self, limit: usize) -> Vec<String> {
-        let mut owners: std::collections::BTreeMap<(StoreKind, i64), usize> = std::collections::BTreeMap::new();
+        let mut owners: std::collections::BTreeMap<(StoreKind, i64), usize> =
+            std::collections::BTreeMap::new();
         for (key, reg) in &self.st.registrations {
             if let Some(entry) = reg.legacy.as_ref().filter(|l| reg.imported && l.owner != 0) {
                 *owners.entry((key.store, entry.owner)).or_default() += 1;
@@ -227,14 +260,20 @@ impl Core {
         owners
             .into_iter()
             .take(limit)
-            .map(|((store, owner), n)| format!("{} owner {owner:x} ({n} registrations)", store.name()))
+            .map(|((store, owner), n)| {
+                format!("{} owner {owner:x} ({n} registrations)", store.name())
+            })
             .collect()
     }
 
     /// State of a store's feed: `None` without such a legacy store, else whether it is whole, and why not.
     pub fn feed(&self, store: StoreKind) -> Option<(bool, Option<String>)> {
         let feed = self.st.feeds.get(&store)?;
-        let trouble = if feed.frozen { Some("frozen by the source brake".to_owned()) } else { feed.trouble.clone() };
+        let trouble = if feed.frozen {
+            Some("frozen by the source brake".to_owned())
+        } else {
+            feed.trouble.clone()
+        };
         Some((feed.whole && !feed.frozen, trouble))
     }
 }

@@ -7,19 +7,26 @@ use causeway_registry::{Health, LeaseId, LeaseState, RecordBody, RecordKey, Stor
 
 use super::registrations::{Actor, From, host_of, is_late, path_of, protocol};
 use super::{Core, Effects, LegacyEntry, REGISTRY, Reply, ms};
+use crate::converge::Absence;
 use crate::key_space::{KeyCommand, KeyReply, Op, Txn};
 use crate::layout::Class;
 use crate::protection::{Cause, Input};
 use crate::route::Mode;
 use crate::session::{Origin, Session};
-use crate::converge::Absence;
 use crate::znode_tree::{
-    Acl, AuthId, Change, CreateMode, MultiOp, OpResult, Stat, TreeCommand, TreeError, TreeReply, perms, permits,
+    Acl, AuthId, Change, CreateMode, MultiOp, OpResult, Stat, TreeCommand, TreeError, TreeReply,
+    permits, perms,
 };
 
 /// Sessions and leases.
 impl Core {
-    pub(super) fn open_session(&mut self, id: i64, password: [u8; 16], timeout_ms: u32, now_ms: i64) {
+    pub(super) fn open_session(
+        &mut self,
+        id: i64,
+        password: [u8; 16],
+        timeout_ms: u32,
+        now_ms: i64,
+    ) {
         self.st.sessions.open(Session {
             id,
             password,
@@ -32,7 +39,9 @@ impl Core {
             lost: false,
             connection: None,
         });
-        self.st.node.open_lease(LeaseId::session(id), u64::from(timeout_ms), ms(now_ms));
+        self.st
+            .node
+            .open_lease(LeaseId::session(id), u64::from(timeout_ms), ms(now_ms));
     }
 
     pub(super) fn adopt_session(
@@ -44,7 +53,11 @@ impl Core {
         fx: &mut Effects,
     ) {
         if self.st.sessions.get(id).is_none() {
-            let legacy = Some(crate::session::LegacySession { id, password, timeout_ms });
+            let legacy = Some(crate::session::LegacySession {
+                id,
+                password,
+                timeout_ms,
+            });
             self.st.sessions.open(Session {
                 id,
                 password,
@@ -66,7 +79,9 @@ impl Core {
     pub(super) fn adopt_lease(&mut self, id: i64, ttl_s: i64, now_ms: i64, fx: &mut Effects) {
         self.apply_keys(&KeyCommand::AdoptLease { id, ttl_s }, now_ms, fx);
         if self.st.phase.taken_over() {
-            let ttl_ms = u64::try_from(ttl_s.max(1)).unwrap_or(1).saturating_mul(1000);
+            let ttl_ms = u64::try_from(ttl_s.max(1))
+                .unwrap_or(1)
+                .saturating_mul(1000);
             self.own(LeaseId::lease(id), ttl_ms, now_ms, fx);
         }
     }
@@ -81,9 +96,12 @@ impl Core {
                 .ephemerals(lease.id)
                 .map(|p| RecordKey::new(StoreKind::Zookeeper, p.as_bytes().to_vec()))
                 .collect(),
-            causeway_registry::LeaseKind::Lease => {
-                self.st.keys.lease_keys(lease.id).map(|k| RecordKey::new(StoreKind::Etcd, k.clone())).collect()
-            }
+            causeway_registry::LeaseKind::Lease => self
+                .st
+                .keys
+                .lease_keys(lease.id)
+                .map(|k| RecordKey::new(StoreKind::Etcd, k.clone()))
+                .collect(),
             _ => Vec::new(),
         };
         for key in keys {
@@ -96,17 +114,33 @@ impl Core {
             return;
         }
         let lease = LeaseId::session(id);
-        if self.st.node.lease(lease).is_some_and(|l| l.state != LeaseState::Over) {
-            self.st.node.open_lease(lease, u64::from(timeout_ms), ms(now_ms));
+        if self
+            .st
+            .node
+            .lease(lease)
+            .is_some_and(|l| l.state != LeaseState::Over)
+        {
+            self.st
+                .node
+                .open_lease(lease, u64::from(timeout_ms), ms(now_ms));
             self.returned(lease, now_ms, fx);
         }
     }
 
     /// The session behind a client's session is another one now, or none: what the former one owned and
     /// lost in L was lost with it.
-    pub(super) fn set_legacy_session(&mut self, id: i64, legacy: Option<crate::session::LegacySession>) {
+    pub(super) fn set_legacy_session(
+        &mut self,
+        id: i64,
+        legacy: Option<crate::session::LegacySession>,
+    ) {
         self.st.sessions.set_legacy(id, legacy);
-        let keys: Vec<RecordKey> = self.st.node.by_lease(LeaseId::session(id)).map(|r| r.key.clone()).collect();
+        let keys: Vec<RecordKey> = self
+            .st
+            .node
+            .by_lease(LeaseId::session(id))
+            .map(|r| r.key.clone())
+            .collect();
         for key in keys {
             if let Some(reg) = self.st.registrations.get_mut(&key) {
                 reg.absence = Absence::NeverThere;
@@ -118,7 +152,12 @@ impl Core {
     /// Takes a session off the table; what it still owns in L is remembered as nobody's.
     pub(super) fn drop_session(&mut self, id: i64, now_ms: i64) -> Option<Session> {
         let session = self.st.sessions.close(id)?;
-        for owner in session.legacy.iter().map(|l| l.id).chain(session.former.iter().copied()) {
+        for owner in session
+            .legacy
+            .iter()
+            .map(|l| l.id)
+            .chain(session.former.iter().copied())
+        {
             self.end_owner(StoreKind::Zookeeper, owner, now_ms);
         }
         Some(session)
@@ -132,7 +171,9 @@ impl Core {
         self.st.ended.insert((store, owner), now_ms);
         // Now and then, so that it costs little; never while L may come back with what it had.
         if self.st.ended.len().is_power_of_two() && self.st.feeds.values().all(|f| f.whole) {
-            self.st.ended.retain(|_, at| *at > now_ms - super::legacy::ENDED_MS);
+            self.st
+                .ended
+                .retain(|_, at| *at > now_ms - super::legacy::ENDED_MS);
         }
     }
 
@@ -147,12 +188,20 @@ impl Core {
         fx.reply = Some(Reply::None);
         let lease = LeaseId::session(id);
         let keep = self.held_back(lease, now_ms);
-        let command = TreeCommand::CloseSession { session: id, keep: keep.keys().map(path_of).collect() };
+        let command = TreeCommand::CloseSession {
+            session: id,
+            keep: keep.keys().map(path_of).collect(),
+        };
         let changes = self.apply_tree(&command, number, now_ms, fx);
         self.end_lease(lease, &keep, now_ms, fx);
         let gone: Vec<(RecordKey, Cause)> = changes
             .into_iter()
-            .map(|path| (RecordKey::new(StoreKind::Zookeeper, path.into_bytes()), Cause::Explicit))
+            .map(|path| {
+                (
+                    RecordKey::new(StoreKind::Zookeeper, path.into_bytes()),
+                    Cause::Explicit,
+                )
+            })
             .collect();
         self.sync_all_absent(&gone, now_ms, fx);
         if let Some(session) = self.drop_session(id, now_ms) {
@@ -163,7 +212,12 @@ impl Core {
 
     /// Whether `hold --explicit` keeps even what a service's owners remove.
     fn holds_explicit(&self, service: &str, now_ms: i64) -> bool {
-        ["", service].iter().any(|s| self.st.explicit_holds.get(*s).is_some_and(|until| *until > now_ms))
+        ["", service].iter().any(|s| {
+            self.st
+                .explicit_holds
+                .get(*s)
+                .is_some_and(|until| *until > now_ms)
+        })
     }
 
     /// Instances that `hold --explicit` keeps although their owner ends.
@@ -172,14 +226,27 @@ impl Core {
             return BTreeMap::new();
         }
         let registrations = self.st.node.by_lease(lease).filter_map(|r| {
-            let instance = self.st.registrations.get(&r.key).filter(|r| !r.removed)?.instance.clone()?;
+            let instance = self
+                .st
+                .registrations
+                .get(&r.key)
+                .filter(|r| !r.removed)?
+                .instance
+                .clone()?;
             Some((r.key.clone(), instance))
         });
         registrations
             .filter(|(key, instance)| {
                 // Another owner's registration keeps the instance there without this one.
-                let others = self.instances.get(instance).into_iter().flatten().filter(|k| *k != key);
-                let elsewhere = others.filter_map(|k| self.st.node.get(k)).any(|r| r.lease != Some(lease) && !is_late(r.health));
+                let others = self
+                    .instances
+                    .get(instance)
+                    .into_iter()
+                    .flatten()
+                    .filter(|k| *k != key);
+                let elsewhere = others
+                    .filter_map(|k| self.st.node.get(k))
+                    .any(|r| r.lease != Some(lease) && !is_late(r.health));
                 self.holds_explicit(&instance.0, now_ms) && !elsewhere
             })
             .collect()
@@ -197,7 +264,12 @@ impl Core {
             self.st.node.close_lease(lease, ms(now_ms));
             return;
         }
-        let all: Vec<RecordKey> = self.st.node.by_lease(lease).map(|r| r.key.clone()).collect();
+        let all: Vec<RecordKey> = self
+            .st
+            .node
+            .by_lease(lease)
+            .map(|r| r.key.clone())
+            .collect();
         for key in all {
             if keep.contains_key(&key) {
                 self.st.node.set_health(&key, Health::Held);
@@ -230,14 +302,24 @@ impl Core {
     ) -> Vec<String> {
         let applied = self.st.tree.apply(command, number, now_ms);
         self.fire(&applied.changes, fx);
-        applied.changes.into_iter().map(|c| c.path.to_string()).collect()
+        applied
+            .changes
+            .into_iter()
+            .map(|c| c.path.to_string())
+            .collect()
     }
 
     fn fire(&mut self, changes: &[Change], fx: &mut Effects) {
-        let Core { tree_watches, auth, .. } = self;
+        let Core {
+            tree_watches, auth, ..
+        } = self;
         for change in changes {
             let events = tree_watches.fire(change, |watcher, acl| {
-                permits(acl, perms::READ, auth.get(&watcher).map_or(&[], Vec::as_slice))
+                permits(
+                    acl,
+                    perms::READ,
+                    auth.get(&watcher).map_or(&[], Vec::as_slice),
+                )
             });
             fx.tree_events.extend(events);
         }
@@ -252,7 +334,10 @@ impl Core {
         now_ms: i64,
         fx: &mut Effects,
     ) {
-        let actor = Actor { peer, owner: session };
+        let actor = Actor {
+            peer,
+            owner: session,
+        };
         // ZooKeeper: a failed write consumes a zxid too.
         let number = match acknowledged {
             // Before the take-over the numbers are L's.
@@ -290,14 +375,21 @@ impl Core {
         if !failed {
             for (path, import) in self.take_over_paths(op, &taken, session, number, now_ms) {
                 changes.extend(self.st.tree.apply(&import, number, now_ms).changes);
-                let stat = self.st.tree.node(&path).map(|n| n.stat()).unwrap_or_default();
+                let stat = self
+                    .st
+                    .tree
+                    .node(&path)
+                    .map(|n| n.stat())
+                    .unwrap_or_default();
                 patch_created(&mut result, op, &path, stat);
                 touched.insert(path);
             }
         }
         self.fire(&changes, fx);
-        let keys: Vec<RecordKey> =
-            touched.into_iter().map(|p| RecordKey::new(StoreKind::Zookeeper, p.into_bytes())).collect();
+        let keys: Vec<RecordKey> = touched
+            .into_iter()
+            .map(|p| RecordKey::new(StoreKind::Zookeeper, p.into_bytes()))
+            .collect();
         self.follow(&keys, actor, acknowledged, now_ms, fx);
         fx.reply = Some(Reply::Tree(result));
     }
@@ -307,7 +399,9 @@ impl Core {
         let gone = |id: i64| self.st.sessions.get(id).is_none();
         match op {
             TreeCommand::Create { mode, session, .. } => mode.is_ephemeral() && gone(*session),
-            TreeCommand::Multi { ops, session: own, .. } => {
+            TreeCommand::Multi {
+                ops, session: own, ..
+            } => {
                 let id = if *own == 0 { session } else { *own };
                 let ephemeral = |op: &MultiOp| matches!(op, MultiOp::Create { mode, .. } if mode.is_ephemeral());
                 ops.iter().any(ephemeral) && gone(id)
@@ -365,7 +459,13 @@ impl Core {
 
     /// The service for whose sake a client's write to the tree is refused, if it is. To be asked before a
     /// write goes to L; [`Command::Tree`](super::Command::Tree) asks by itself.
-    pub fn tree_refusal(&self, peer: &str, session: i64, op: &TreeCommand, now_ms: i64) -> Option<String> {
+    pub fn tree_refusal(
+        &self,
+        peer: &str,
+        session: i64,
+        op: &TreeCommand,
+        now_ms: i64,
+    ) -> Option<String> {
         let key = |path: &String| RecordKey::new(StoreKind::Zookeeper, path.clone().into_bytes());
         let mut set = Vec::new();
         match op {
@@ -379,10 +479,27 @@ impl Core {
             _ => {}
         }
         let bridged = |key: &RecordKey| {
-            let reg = self.st.registrations.get(key).filter(|r| !r.removed && r.bridge_of.is_some())?;
-            Some(reg.instance.as_ref().map_or_else(String::new, |i| i.0.clone()))
+            let reg = self
+                .st
+                .registrations
+                .get(key)
+                .filter(|r| !r.removed && r.bridge_of.is_some())?;
+            Some(
+                reg.instance
+                    .as_ref()
+                    .map_or_else(String::new, |i| i.0.clone()),
+            )
         };
-        set.iter().find_map(bridged).or_else(|| self.refused(&deleted_paths(op), Actor { peer, owner: session }, now_ms))
+        set.iter().find_map(bridged).or_else(|| {
+            self.refused(
+                &deleted_paths(op),
+                Actor {
+                    peer,
+                    owner: session,
+                },
+                now_ms,
+            )
+        })
     }
 
     /// Likewise for the key space.
@@ -395,8 +512,12 @@ impl Core {
     fn refused(&self, keys: &[RecordKey], actor: Actor<'_>, now_ms: i64) -> Option<String> {
         let mut instances: BTreeMap<(String, String), BTreeSet<&RecordKey>> = BTreeMap::new();
         for key in keys {
-            let Some(reg) = self.st.registrations.get(key).filter(|r| !r.removed) else { continue };
-            let Some(instance) = reg.instance.clone() else { continue };
+            let Some(reg) = self.st.registrations.get(key).filter(|r| !r.removed) else {
+                continue;
+            };
+            let Some(instance) = reg.instance.clone() else {
+                continue;
+            };
             if reg.bridge_of.is_some() {
                 return Some(instance.0);
             }
@@ -404,20 +525,31 @@ impl Core {
         }
         let mut foreign: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (instance, keys) in instances {
-            if !self.instances.get(&instance).is_some_and(|all| all.iter().all(|k| keys.contains(k))) {
+            if !self
+                .instances
+                .get(&instance)
+                .is_some_and(|all| all.iter().all(|k| keys.contains(k)))
+            {
                 // Another registration keeps it there.
                 continue;
             }
             if self.holds_explicit(&instance.0, now_ms) {
                 return Some(instance.0);
             }
-            if keys.iter().any(|key| self.cause_of_delete(key, actor) == Cause::Foreign) {
+            if keys
+                .iter()
+                .any(|key| self.cause_of_delete(key, actor) == Cause::Foreign)
+            {
                 foreign.entry(instance.0).or_default().insert(instance.1);
             }
         }
         foreign
             .into_iter()
-            .find(|(service, ids)| self.st.protection.would_refuse_foreign(service, ids, REGISTRY, now_ms))
+            .find(|(service, ids)| {
+                self.st
+                    .protection
+                    .would_refuse_foreign(service, ids, REGISTRY, now_ms)
+            })
             .map(|(service, _)| service)
     }
 
@@ -431,8 +563,13 @@ impl Core {
         let mut out = BTreeSet::new();
         match op {
             // Whatever else speaks against it still does.
-            TreeCommand::Create { path, mode, session, .. }
-                if takes(path, *mode, *session) && self.st.tree.check(op) == Err(TreeError::NodeExists) =>
+            TreeCommand::Create {
+                path,
+                mode,
+                session,
+                ..
+            } if takes(path, *mode, *session)
+                && self.st.tree.check(op) == Err(TreeError::NodeExists) =>
             {
                 out.insert(path.clone());
             }
@@ -443,7 +580,9 @@ impl Core {
                         MultiOp::Delete { path, .. } => {
                             deleted.insert(path);
                         }
-                        MultiOp::Create { path, mode, .. } if !deleted.contains(path) && takes(path, *mode, session) => {
+                        MultiOp::Create { path, mode, .. }
+                            if !deleted.contains(path) && takes(path, *mode, session) =>
+                        {
                             out.insert(path.clone());
                         }
                         _ => {}
@@ -456,9 +595,13 @@ impl Core {
     }
 
     fn may_be_taken(&self, path: &str, by: i64) -> bool {
-        let Some(owner) = self.st.tree.owner_of(path) else { return false };
+        let Some(owner) = self.st.tree.owner_of(path) else {
+            return false;
+        };
         let key = RecordKey::new(StoreKind::Zookeeper, path.as_bytes().to_vec());
-        let Some(reg) = self.st.registrations.get(&key).filter(|r| !r.removed) else { return false };
+        let Some(reg) = self.st.registrations.get(&key).filter(|r| !r.removed) else {
+            return false;
+        };
         if self.mode(StoreKind::Zookeeper) == Mode::Relay || owner == by {
             return false;
         }
@@ -475,7 +618,12 @@ impl Core {
         number: i64,
         now_ms: i64,
     ) -> Vec<(String, TreeCommand)> {
-        let import = |path: &String, data: &Option<bytes::Bytes>, acl: &[Acl], auth: &[AuthId], mode: CreateMode, by: i64| {
+        let import = |path: &String,
+                      data: &Option<bytes::Bytes>,
+                      acl: &[Acl],
+                      auth: &[AuthId],
+                      mode: CreateMode,
+                      by: i64| {
             let acl = crate::znode_tree::resolve_acl(acl, auth).unwrap_or_else(|_| acl.to_vec());
             let stat = Stat {
                 czxid: number,
@@ -486,16 +634,36 @@ impl Core {
                 ephemeral_owner: if mode.is_ephemeral() { by } else { 0 },
                 ..Stat::default()
             };
-            (path.clone(), TreeCommand::Import { path: path.clone(), data: data.clone(), acl, stat })
+            (
+                path.clone(),
+                TreeCommand::Import {
+                    path: path.clone(),
+                    data: data.clone(),
+                    acl,
+                    stat,
+                },
+            )
         };
         match op {
-            TreeCommand::Create { path, data, acl, mode, auth, session } if taken.contains(path) => {
+            TreeCommand::Create {
+                path,
+                data,
+                acl,
+                mode,
+                auth,
+                session,
+            } if taken.contains(path) => {
                 vec![import(path, data, acl, auth, *mode, *session)]
             }
             TreeCommand::Multi { ops, auth, .. } => ops
                 .iter()
                 .filter_map(|op| match op {
-                    MultiOp::Create { path, data, acl, mode } if taken.contains(path) => {
+                    MultiOp::Create {
+                        path,
+                        data,
+                        acl,
+                        mode,
+                    } if taken.contains(path) => {
                         Some(import(path, data, acl, auth, *mode, session))
                     }
                     _ => None,
@@ -516,7 +684,12 @@ impl Core {
     ) -> TreeReply {
         let mut one = |core: &mut Core, op: &MultiOp| -> OpResult {
             let command = match op {
-                MultiOp::Create { path, data, acl, mode } => TreeCommand::Import {
+                MultiOp::Create {
+                    path,
+                    data,
+                    acl,
+                    mode,
+                } => TreeCommand::Import {
                     path: path.clone(),
                     data: data.clone(),
                     acl: acl.clone(),
@@ -530,14 +703,31 @@ impl Core {
                         ..Stat::default()
                     },
                 },
-                MultiOp::Delete { path, .. } => TreeCommand::RemoveAll { paths: vec![path.clone()] },
+                MultiOp::Delete { path, .. } => TreeCommand::RemoveAll {
+                    paths: vec![path.clone()],
+                },
                 MultiOp::SetData { path, data, .. } => {
-                    let stat = core.st.tree.node(path).map(|n| n.stat()).unwrap_or_default();
+                    let stat = core
+                        .st
+                        .tree
+                        .node(path)
+                        .map(|n| n.stat())
+                        .unwrap_or_default();
                     TreeCommand::Import {
                         path: path.clone(),
                         data: data.clone(),
-                        acl: core.st.tree.node(path).map(|n| n.acl().to_vec()).unwrap_or_default(),
-                        stat: Stat { mzxid: number, mtime: now_ms, version: stat.version.wrapping_add(1), ..stat },
+                        acl: core
+                            .st
+                            .tree
+                            .node(path)
+                            .map(|n| n.acl().to_vec())
+                            .unwrap_or_default(),
+                        stat: Stat {
+                            mzxid: number,
+                            mtime: now_ms,
+                            version: stat.version.wrapping_add(1),
+                            ..stat
+                        },
                     }
                 }
                 MultiOp::Check { .. } => return OpResult::Checked,
@@ -546,33 +736,70 @@ impl Core {
             match op {
                 MultiOp::Delete { .. } => OpResult::Deleted,
                 MultiOp::Check { .. } => OpResult::Checked,
-                MultiOp::SetData { path, .. } => {
-                    OpResult::Set(core.st.tree.node(path).map(|n| n.stat()).unwrap_or_default())
-                }
+                MultiOp::SetData { path, .. } => OpResult::Set(
+                    core.st
+                        .tree
+                        .node(path)
+                        .map(|n| n.stat())
+                        .unwrap_or_default(),
+                ),
                 MultiOp::Create { path, .. } => OpResult::Created {
                     path: path.as_str().into(),
-                    stat: core.st.tree.node(path).map(|n| n.stat()).unwrap_or_default(),
+                    stat: core
+                        .st
+                        .tree
+                        .node(path)
+                        .map(|n| n.stat())
+                        .unwrap_or_default(),
                 },
             }
         };
         match op {
-            TreeCommand::Multi { ops, .. } => TreeReply::Multi(ops.iter().map(|op| one(self, op)).collect()),
-            TreeCommand::Create { path, data, acl, mode, .. } => {
-                let op = MultiOp::Create { path: path.clone(), data: data.clone(), acl: acl.clone(), mode: *mode };
+            TreeCommand::Multi { ops, .. } => {
+                TreeReply::Multi(ops.iter().map(|op| one(self, op)).collect())
+            }
+            TreeCommand::Create {
+                path,
+                data,
+                acl,
+                mode,
+                ..
+            } => {
+                let op = MultiOp::Create {
+                    path: path.clone(),
+                    data: data.clone(),
+                    acl: acl.clone(),
+                    mode: *mode,
+                };
                 match one(self, &op) {
                     OpResult::Created { path, stat } => TreeReply::Created { path, stat },
                     _ => TreeReply::Deleted,
                 }
             }
-            TreeCommand::SetData { path, data, version, .. } => {
-                let op = MultiOp::SetData { path: path.clone(), data: data.clone(), version: *version };
+            TreeCommand::SetData {
+                path,
+                data,
+                version,
+                ..
+            } => {
+                let op = MultiOp::SetData {
+                    path: path.clone(),
+                    data: data.clone(),
+                    version: *version,
+                };
                 match one(self, &op) {
                     OpResult::Set(stat) => TreeReply::Set(stat),
                     _ => TreeReply::Deleted,
                 }
             }
             TreeCommand::Delete { path, version, .. } => {
-                one(self, &MultiOp::Delete { path: path.clone(), version: *version });
+                one(
+                    self,
+                    &MultiOp::Delete {
+                        path: path.clone(),
+                        version: *version,
+                    },
+                );
                 TreeReply::Deleted
             }
             _ => TreeReply::Deleted,
@@ -580,12 +807,23 @@ impl Core {
     }
 
     pub(super) fn reap(&mut self, now_ms: i64, fx: &mut Effects) {
-        let paths: Vec<String> = self.st.tree.due_for_reap(now_ms).iter().map(ToString::to_string).collect();
+        let paths: Vec<String> = self
+            .st
+            .tree
+            .due_for_reap(now_ms)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let number = self.st.zxid.next(now_ms);
         let gone: Vec<(RecordKey, Cause)> = self
             .apply_tree(&TreeCommand::Reap { paths }, number, now_ms, fx)
             .into_iter()
-            .map(|path| (RecordKey::new(StoreKind::Zookeeper, path.into_bytes()), Cause::Explicit))
+            .map(|path| {
+                (
+                    RecordKey::new(StoreKind::Zookeeper, path.into_bytes()),
+                    Cause::Explicit,
+                )
+            })
             .collect();
         self.sync_all_absent(&gone, now_ms, fx);
     }
@@ -594,7 +832,12 @@ impl Core {
 /// The key space.
 impl Core {
     /// Applies to the key space and collects the events. Gives the keys that changed.
-    pub(super) fn apply_keys(&mut self, command: &KeyCommand, now_ms: i64, fx: &mut Effects) -> Vec<bytes::Bytes> {
+    pub(super) fn apply_keys(
+        &mut self,
+        command: &KeyCommand,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) -> Vec<bytes::Bytes> {
         let number = self.st.revision.peek(now_ms);
         let applied = self.st.keys.apply(command, number, now_ms);
         self.dispatch(&applied, now_ms, fx);
@@ -606,7 +849,11 @@ impl Core {
             self.st.revision.next(now_ms);
             let revision = applied.revision;
             let deliveries = self.key_watches.dispatch(revision, &applied.events);
-            fx.key_events.extend(deliveries.into_iter().map(|delivery| super::KeyDispatch { revision, delivery }));
+            fx.key_events.extend(
+                deliveries
+                    .into_iter()
+                    .map(|delivery| super::KeyDispatch { revision, delivery }),
+            );
         }
         fx.number = applied.revision;
     }
@@ -629,7 +876,10 @@ impl Core {
             // Before the take-over the numbers are L's: this change has L's.
             self.st.revision.follow(mark.saturating_sub(1));
         }
-        if let Some(service) = self.keys_refusal(peer, op, now_ms).filter(|_| acknowledged.is_none()) {
+        if let Some(service) = self
+            .keys_refusal(peer, op, now_ms)
+            .filter(|_| acknowledged.is_none())
+        {
             fx.reply = Some(Reply::Refused { service });
             return;
         }
@@ -637,26 +887,38 @@ impl Core {
         let op = match op {
             KeyCommand::LeaseRevoke { id, .. } => {
                 held = self.held_back(LeaseId::lease(*id), now_ms);
-                Cow::Owned(KeyCommand::LeaseRevoke { id: *id, keep: held.keys().map(|k| k.key.clone()).collect() })
+                Cow::Owned(KeyCommand::LeaseRevoke {
+                    id: *id,
+                    keep: held.keys().map(|k| k.key.clone()).collect(),
+                })
             }
             other => Cow::Borrowed(other),
         };
         let number = self.st.revision.peek(now_ms);
         let applied = self.st.keys.apply(&op, number, now_ms);
         self.dispatch(&applied, now_ms, fx);
-        let changed: BTreeSet<bytes::Bytes> = applied.events.iter().map(|e| e.kv.key.clone()).collect();
-        let changed: Vec<RecordKey> = changed.into_iter().map(|k| RecordKey::new(StoreKind::Etcd, k)).collect();
+        let changed: BTreeSet<bytes::Bytes> =
+            applied.events.iter().map(|e| e.kv.key.clone()).collect();
+        let changed: Vec<RecordKey> = changed
+            .into_iter()
+            .map(|k| RecordKey::new(StoreKind::Etcd, k))
+            .collect();
         match (&*op, &applied.result) {
             (_, Ok(KeyReply::LeaseGrant { id, ttl_s })) => {
                 let ttl_ms = u64::try_from(*ttl_s).unwrap_or(1).saturating_mul(1000);
                 self.st.ended.remove(&(StoreKind::Etcd, *id));
-                self.st.node.open_lease(LeaseId::lease(*id), ttl_ms, ms(now_ms));
+                self.st
+                    .node
+                    .open_lease(LeaseId::lease(*id), ttl_ms, ms(now_ms));
             }
             (KeyCommand::LeaseRevoke { id, .. }, Ok(_)) => {
                 self.end_lease(LeaseId::lease(*id), &held, now_ms, fx);
                 self.end_owner(StoreKind::Etcd, *id, now_ms);
                 fx.leases_over.push(*id);
-                let gone: Vec<(RecordKey, Cause)> = changed.iter().map(|k| (k.clone(), Cause::Explicit)).collect();
+                let gone: Vec<(RecordKey, Cause)> = changed
+                    .iter()
+                    .map(|k| (k.clone(), Cause::Explicit))
+                    .collect();
                 self.sync_all_absent(&gone, now_ms, fx);
             }
             _ => {}
@@ -671,7 +933,12 @@ impl Core {
     fn deleted_keys(&self, op: &KeyCommand) -> Vec<RecordKey> {
         let mut out = Vec::new();
         let mut range = |key: &bytes::Bytes, range_end: &bytes::Bytes| {
-            out.extend(self.st.keys.pairs(key, range_end).map(|kv| RecordKey::new(StoreKind::Etcd, kv.key.clone())));
+            out.extend(
+                self.st
+                    .keys
+                    .pairs(key, range_end)
+                    .map(|kv| RecordKey::new(StoreKind::Etcd, kv.key.clone())),
+            );
         };
         fn walk(txn: &Txn, range: &mut impl FnMut(&bytes::Bytes, &bytes::Bytes)) {
             for op in txn.success.iter().chain(&txn.failure) {
@@ -709,7 +976,10 @@ impl Core {
 
     /// Whether a layout owns the key.
     pub fn owns(&self, store: StoreKind, key: &[u8]) -> bool {
-        matches!(self.settings.layouts.class(protocol(store), key), Class::Owned { .. })
+        matches!(
+            self.settings.layouts.class(protocol(store), key),
+            Class::Owned { .. }
+        )
     }
 
     /// L's entry of a registration as last seen: its version is what a write to L is conditional on.
@@ -719,8 +989,21 @@ impl Core {
 
     /// The service for whose sake a write to the tree would be refused: asked before L is, where L
     /// acknowledges first.
-    pub fn would_refuse(&self, peer: &str, session: i64, op: &TreeCommand, now_ms: i64) -> Option<String> {
-        self.refused(&deleted_paths(op), Actor { peer, owner: session }, now_ms)
+    pub fn would_refuse(
+        &self,
+        peer: &str,
+        session: i64,
+        op: &TreeCommand,
+        now_ms: i64,
+    ) -> Option<String> {
+        self.refused(
+            &deleted_paths(op),
+            Actor {
+                peer,
+                owner: session,
+            },
+            now_ms,
+        )
     }
 
     pub(super) fn register_native(
@@ -731,17 +1014,35 @@ impl Core {
         now_ms: i64,
         fx: &mut Effects,
     ) {
-        let result = self.st.node.register(key.clone(), body.clone(), lease, ms(now_ms));
+        let result = self
+            .st
+            .node
+            .register(key.clone(), body.clone(), lease, ms(now_ms));
         if result.is_ok() && !body.companion {
             let service = format!("{}/{}", body.namespace, body.service);
             let instance = (service.clone(), body.instance.clone());
-            let mut reg = super::Registration::new("native".into(), crate::layout::NodeKind::Leased, now_ms);
+            let mut reg =
+                super::Registration::new("native".into(), crate::layout::NodeKind::Leased, now_ms);
             reg.instance = Some(instance.clone());
-            let was = self.st.registrations.insert(key.clone(), reg).and_then(|r| r.instance);
-            self.instances.entry(instance.clone()).or_default().insert(key.clone());
-            let ttl_ms = lease.and_then(|l| self.st.node.lease(l)).map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
+            let was = self
+                .st
+                .registrations
+                .insert(key.clone(), reg)
+                .and_then(|r| r.instance);
+            self.instances
+                .entry(instance.clone())
+                .or_default()
+                .insert(key.clone());
+            let ttl_ms = lease
+                .and_then(|l| self.st.node.lease(l))
+                .map_or(0, |l| i64::try_from(l.ttl_ms).unwrap_or(0));
             let source = REGISTRY.to_owned();
-            let input = Input::Registered { service, instance: body.instance.clone(), source, ttl_ms };
+            let input = Input::Registered {
+                service,
+                instance: body.instance.clone(),
+                source,
+                ttl_ms,
+            };
             let outputs = self.st.protection.handle(input, now_ms);
             self.carry_out(outputs, now_ms, fx);
             if let Some(old) = was.filter(|old| *old != instance) {
@@ -752,8 +1053,13 @@ impl Core {
     }
 
     pub(super) fn deregister_native(&mut self, key: &RecordKey, now_ms: i64, fx: &mut Effects) {
-        let held = self.st.registrations.get(key).and_then(|r| r.instance.clone());
-        if let Some((service, _)) = held.filter(|(service, _)| self.holds_explicit(service, now_ms)) {
+        let held = self
+            .st
+            .registrations
+            .get(key)
+            .and_then(|r| r.instance.clone());
+        if let Some((service, _)) = held.filter(|(service, _)| self.holds_explicit(service, now_ms))
+        {
             fx.reply = Some(Reply::Refused { service });
             return;
         }
@@ -767,7 +1073,8 @@ impl Core {
     pub(super) fn close_native_lease(&mut self, id: LeaseId, now_ms: i64, fx: &mut Effects) {
         let keys: Vec<RecordKey> = self.st.node.by_lease(id).map(|r| r.key.clone()).collect();
         self.st.node.close_lease(id, ms(now_ms));
-        let gone: Vec<(RecordKey, Cause)> = keys.into_iter().map(|key| (key, Cause::Explicit)).collect();
+        let gone: Vec<(RecordKey, Cause)> =
+            keys.into_iter().map(|key| (key, Cause::Explicit)).collect();
         self.sync_all_absent(&gone, now_ms, fx);
     }
 }
@@ -783,12 +1090,19 @@ fn without<'a>(op: &'a TreeCommand, taken: &BTreeSet<String>) -> Cow<'a, TreeCom
                     MultiOp::Create { path, .. } if taken.contains(path) => {
                         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
                         let path = if parent.is_empty() { "/" } else { parent };
-                        MultiOp::Check { path: path.to_owned(), version: -1 }
+                        MultiOp::Check {
+                            path: path.to_owned(),
+                            version: -1,
+                        }
                     }
                     other => other.clone(),
                 })
                 .collect();
-            Cow::Owned(TreeCommand::Multi { ops, session: *session, auth: auth.clone() })
+            Cow::Owned(TreeCommand::Multi {
+                ops,
+                session: *session,
+                auth: auth.clone(),
+            })
         }
         // One create: nothing is left of it.
         _ => Cow::Owned(TreeCommand::RemoveAll { paths: Vec::new() }),
@@ -796,16 +1110,29 @@ fn without<'a>(op: &'a TreeCommand, taken: &BTreeSet<String>) -> Cow<'a, TreeCom
 }
 
 /// Puts the outcome of a create over a taken path into the reply.
-fn patch_created(result: &mut Result<TreeReply, TreeError>, op: &TreeCommand, path: &str, stat: Stat) {
+fn patch_created(
+    result: &mut Result<TreeReply, TreeError>,
+    op: &TreeCommand,
+    path: &str,
+    stat: Stat,
+) {
     match (op, result) {
         (TreeCommand::Multi { ops, .. }, Ok(TreeReply::Multi(results))) => {
             for (op, result) in ops.iter().zip(results) {
                 if matches!(op, MultiOp::Create { path: p, .. } if p == path) {
-                    *result = OpResult::Created { path: path.into(), stat };
+                    *result = OpResult::Created {
+                        path: path.into(),
+                        stat,
+                    };
                 }
             }
         }
-        (_, result) => *result = Ok(TreeReply::Created { path: path.into(), stat }),
+        (_, result) => {
+            *result = Ok(TreeReply::Created {
+                path: path.into(),
+                stat,
+            })
+        }
     }
 }
 

@@ -166,14 +166,19 @@ impl Protection {
 
     /// Number of instances that are lost and still in the view.
     pub fn held_count(&self) -> usize {
-        self.services.values().map(|service| service.lost().count()).sum()
+        self.services
+            .values()
+            .map(|service| service.lost().count())
+            .sum()
     }
 
     /// Instances that are lost and still in the view, with their services.
     pub fn held_instances(&self) -> Vec<(ServiceKey, InstanceId)> {
         let services = self.services.iter();
         let lost = services.flat_map(|(key, service)| {
-            service.lost().map(move |(id, ..)| (key.clone(), id.clone()))
+            service
+                .lost()
+                .map(move |(id, ..)| (key.clone(), id.clone()))
         });
         lost.collect()
     }

@@ -22,8 +22,10 @@ fn settings(zookeeper: Store, etcd: Store, phase: Phase) -> Settings {
         .expect("the test's TOML parses"),
         [],
     );
-    let layouts: Vec<crate::layout::LayoutConfig> =
-        layouts["layout"].clone().try_into().expect("the test's layouts are valid");
+    let layouts: Vec<crate::layout::LayoutConfig> = layouts["layout"]
+        .clone()
+        .try_into()
+        .expect("the test's layouts are valid");
     Settings {
         zookeeper,
         etcd,
@@ -44,11 +46,21 @@ struct Bench {
 
 impl Bench {
     fn embedded() -> Self {
-        Bench { core: Core::new(settings(Store::Embedded, Store::Embedded, Phase::Proxy), 1, T0), now: T0 }
+        Bench {
+            core: Core::new(
+                settings(Store::Embedded, Store::Embedded, Phase::Proxy),
+                1,
+                T0,
+            ),
+            now: T0,
+        }
     }
 
     fn with_zookeeper(phase: Phase) -> Self {
-        let mut bench = Bench { core: Core::new(settings(Store::Legacy, Store::Embedded, phase), 1, T0), now: T0 };
+        let mut bench = Bench {
+            core: Core::new(settings(Store::Legacy, Store::Embedded, phase), 1, T0),
+            now: T0,
+        };
         bench.legacy(LegacyEvent::SnapshotStart);
         bench.legacy(LegacyEvent::SnapshotDone { mark: 10 });
         bench
@@ -62,15 +74,26 @@ impl Bench {
     }
 
     fn legacy(&mut self, event: LegacyEvent) -> Effects {
-        self.apply(Command::Legacy { store: StoreKind::Zookeeper, event })
+        self.apply(Command::Legacy {
+            store: StoreKind::Zookeeper,
+            event,
+        })
     }
 
     fn session(&mut self, id: i64) {
-        self.apply(Command::OpenSession { id, password: [1; 16], timeout_ms: 10_000 });
+        self.apply(Command::OpenSession {
+            id,
+            password: [1; 16],
+            timeout_ms: 10_000,
+        });
     }
 
     fn write(&mut self, session: i64, op: TreeCommand) -> Effects {
-        self.apply(Command::Tree { peer: format!("10.0.0.{session}:1"), session, op })
+        self.apply(Command::Tree {
+            peer: format!("10.0.0.{session}:1"),
+            session,
+            op,
+        })
     }
 
     /// Lets time pass in steps of half a second; `alive` sessions are heard in each.
@@ -93,11 +116,17 @@ impl Bench {
     }
 
     fn children(&self, path: &str) -> usize {
-        self.core.tree().node(path).map_or(0, |n| n.children().len())
+        self.core
+            .tree()
+            .node(path)
+            .map_or(0, |n| n.children().len())
     }
 
     fn step(&mut self, kind: crate::phase::Move) {
-        let step = self.core.judge(kind, &Gates::clean(0), None, "test", "", self.now).expect("allowed");
+        let step = self
+            .core
+            .judge(kind, &Gates::clean(0), None, "test", "", self.now)
+            .expect("allowed");
         self.apply(Command::Step(Box::new(step)));
     }
 
@@ -106,7 +135,9 @@ impl Bench {
         let state = self.core.snapshot().expect("encodes");
         let settings = self.core.settings.clone();
         self.core = Core::restore(settings, &state).expect("decodes");
-        self.apply(Command::Started { incarnation: u64::try_from(self.now).expect("positive") });
+        self.apply(Command::Started {
+            incarnation: u64::try_from(self.now).expect("positive"),
+        });
     }
 }
 
@@ -123,9 +154,21 @@ fn create(path: &str, data: &[u8], mode: CreateMode) -> TreeCommand {
 
 fn with_session(op: TreeCommand, id: i64) -> TreeCommand {
     match op {
-        TreeCommand::Create { path, data, acl, mode, auth, .. } => {
-            TreeCommand::Create { path, data, acl, mode, session: id, auth }
-        }
+        TreeCommand::Create {
+            path,
+            data,
+            acl,
+            mode,
+            auth,
+            ..
+        } => TreeCommand::Create {
+            path,
+            data,
+            acl,
+            mode,
+            session: id,
+            auth,
+        },
         other => other,
     }
 }
@@ -148,11 +191,19 @@ fn ten() -> (Bench, Vec<i64>) {
         for parent in ["/services", "/services/billing"] {
             bench.write(*id, create(parent, b"", CreateMode::Container));
         }
-        bench.write(*id, with_session(create(&path, &data, CreateMode::Ephemeral), *id));
+        bench.write(
+            *id,
+            with_session(create(&path, &data, CreateMode::Ephemeral), *id),
+        );
     }
     bench.pass(120_000, &sessions);
     assert_eq!(bench.children("/services/billing"), 10);
-    assert_eq!(bench.core.services().len(), 1, "{:?}", bench.core.services());
+    assert_eq!(
+        bench.core.services().len(),
+        1,
+        "{:?}",
+        bench.core.services()
+    );
     (bench, sessions)
 }
 
@@ -161,7 +212,11 @@ fn five_of_ten_expiring_at_once_are_held_with_an_alarm() {
     let (mut bench, sessions) = ten();
     let effects = bench.pass(20_000, &sessions[5..]);
     assert_eq!(bench.children("/services/billing"), 10);
-    assert!(effects.iter().any(|fx| fx.alarms.iter().any(|a| a.kind == crate::protection::AlarmKind::ProtectionEntered)));
+    assert!(effects.iter().any(|fx| {
+        fx.alarms
+            .iter()
+            .any(|a| a.kind == crate::protection::AlarmKind::ProtectionEntered)
+    }));
     assert!(effects.iter().all(|fx| fx.tree_events.is_empty()));
     let row = &bench.core.services()[0];
     assert_eq!((row.held, row.live, row.protected), (5, 5, true));
@@ -175,7 +230,10 @@ fn five_of_ten_expiring_at_once_are_held_with_an_alarm() {
 fn four_of_ten_expiring_at_once_are_removed_under_one_number() {
     let (mut bench, sessions) = ten();
     let before = bench.core.last_zxid();
-    bench.core.tree_watches().add_child(WatcherId(9), "/services/billing");
+    bench
+        .core
+        .tree_watches()
+        .add_child(WatcherId(9), "/services/billing");
     let effects = bench.pass(20_000, &sessions[4..]);
     assert_eq!(bench.children("/services/billing"), 6);
     let fired: Vec<_> = effects.iter().flat_map(|fx| &fx.tree_events).collect();
@@ -202,7 +260,10 @@ fn ten_that_close_their_sessions_are_gone_at_once() {
 #[test]
 fn a_general_ephemeral_goes_with_its_session_whatever_protection_says() {
     let (mut bench, sessions) = ten();
-    bench.write(1, with_session(create("/lock", b"", CreateMode::Ephemeral), 1));
+    bench.write(
+        1,
+        with_session(create("/lock", b"", CreateMode::Ephemeral), 1),
+    );
     bench.pass(20_000, &sessions[5..]);
     assert!(!bench.core.tree().contains("/lock"));
     // The session lost something, so it is over; its held instance stays until judged.
@@ -216,8 +277,15 @@ fn a_held_path_can_be_created_again_by_another_session() {
     bench.pass(20_000, &sessions[5..]);
     bench.session(77);
     let (path, data) = spring(1);
-    let fx = bench.write(77, with_session(create(&path, &data, CreateMode::Ephemeral), 77));
-    assert!(matches!(fx.reply, Some(Reply::Tree(Ok(TreeReply::Created { .. })))), "{:?}", fx.reply);
+    let fx = bench.write(
+        77,
+        with_session(create(&path, &data, CreateMode::Ephemeral), 77),
+    );
+    assert!(
+        matches!(fx.reply, Some(Reply::Tree(Ok(TreeReply::Created { .. })))),
+        "{:?}",
+        fx.reply
+    );
     assert_eq!(bench.core.tree().owner_of(&path), Some(77));
     // The old owner's end does not take it away.
     let mut alive: Vec<i64> = sessions[5..].to_vec();
@@ -232,8 +300,16 @@ fn a_stranger_may_not_delete_more_than_protection_allows() {
     bench.session(50);
     let mut refused = 0;
     for host in 1..=10 {
-        let op = TreeCommand::Delete { path: spring(host).0, version: -1, auth: Vec::new() };
-        let fx = bench.apply(Command::Tree { peer: "10.9.9.9:1".into(), session: 50, op });
+        let op = TreeCommand::Delete {
+            path: spring(host).0,
+            version: -1,
+            auth: Vec::new(),
+        };
+        let fx = bench.apply(Command::Tree {
+            peer: "10.9.9.9:1".into(),
+            session: 50,
+            op,
+        });
         refused += usize::from(matches!(fx.reply, Some(Reply::Refused { .. })));
     }
     assert_eq!(refused, 6);
@@ -265,14 +341,35 @@ fn the_same_log_gives_the_same_state() {
         bench.apply(command);
     };
     for id in 1..=3 {
-        run(&mut bench, Command::OpenSession { id, password: [1; 16], timeout_ms: 10_000 });
+        run(
+            &mut bench,
+            Command::OpenSession {
+                id,
+                password: [1; 16],
+                timeout_ms: 10_000,
+            },
+        );
         let (path, data) = spring(u8::try_from(id).expect("small"));
         for parent in ["/services", "/services/billing"] {
             let op = create(parent, b"", CreateMode::Container);
-            run(&mut bench, Command::Tree { peer: String::new(), session: id, op });
+            run(
+                &mut bench,
+                Command::Tree {
+                    peer: String::new(),
+                    session: id,
+                    op,
+                },
+            );
         }
         let op = with_session(create(&path, &data, CreateMode::Ephemeral), id);
-        run(&mut bench, Command::Tree { peer: String::new(), session: id, op });
+        run(
+            &mut bench,
+            Command::Tree {
+                peer: String::new(),
+                session: id,
+                op,
+            },
+        );
     }
     for _ in 0..30 {
         bench.now += 500;
@@ -280,7 +377,11 @@ fn the_same_log_gives_the_same_state() {
             run(&mut bench, command);
         }
     }
-    let mut again = Core::new(settings(Store::Embedded, Store::Embedded, Phase::Proxy), 1, T0);
+    let mut again = Core::new(
+        settings(Store::Embedded, Store::Embedded, Phase::Proxy),
+        1,
+        T0,
+    );
     for (at, command) in &log {
         again.apply(command, *at);
     }
@@ -318,16 +419,38 @@ fn legacy_entry(host: u8, owner: i64, mark: i64) -> LegacyEntry {
 fn before_the_take_over_the_view_follows_the_ensemble_and_n_is_filled_in_mirror() {
     let mut bench = Bench::with_zookeeper(Phase::Proxy);
     bench.legacy(LegacyEvent::Put(legacy_entry(1, 500, 20)));
-    assert!(bench.core.node().records().next().is_none(), "proxy writes nothing to N");
+    assert!(
+        bench.core.node().records().next().is_none(),
+        "proxy writes nothing to N"
+    );
     assert_eq!(bench.core.services()[0].instances, 1);
     bench.step(Move::Advance);
     assert_eq!(bench.core.node().records().count(), 1);
     bench.legacy(LegacyEvent::Put(legacy_entry(2, 501, 21)));
-    assert_eq!(bench.core.node().records().filter(|r| !r.body.companion).count(), 2);
+    assert_eq!(
+        bench
+            .core
+            .node()
+            .records()
+            .filter(|r| !r.body.companion)
+            .count(),
+        2
+    );
     // L's verdict stands.
     let (path, _) = spring(1);
-    bench.legacy(LegacyEvent::Delete { key: Bytes::from(path.into_bytes()), mark: 30 });
-    assert_eq!(bench.core.node().records().filter(|r| !r.body.companion).count(), 1);
+    bench.legacy(LegacyEvent::Delete {
+        key: Bytes::from(path.into_bytes()),
+        mark: 30,
+    });
+    assert_eq!(
+        bench
+            .core
+            .node()
+            .records()
+            .filter(|r| !r.body.companion)
+            .count(),
+        1
+    );
     assert_eq!(bench.core.services()[0].instances, 1);
 }
 
@@ -336,21 +459,38 @@ use crate::phase::Move;
 #[test]
 fn the_take_over_keeps_stats_sessions_and_begins_above() {
     let mut bench = Bench::with_zookeeper(Phase::Mirror);
-    bench.apply(Command::AdoptSession { id: 500, password: [9; 16], timeout_ms: 10_000 });
+    bench.apply(Command::AdoptSession {
+        id: 500,
+        password: [9; 16],
+        timeout_ms: 10_000,
+    });
     bench.legacy(LegacyEvent::Put(legacy_entry(1, 500, 20)));
     bench.legacy(LegacyEvent::Put(legacy_entry(2, 900, 21)));
-    let refused = bench.core.judge(Move::Advance, &Gates::clean(0), None, "a", "", T0).expect_err("needs the take-over");
+    let refused = bench
+        .core
+        .judge(Move::Advance, &Gates::clean(0), None, "a", "", T0)
+        .expect_err("needs the take-over");
     assert!(refused.to_string().contains("take-over"));
     bench.step(Move::TakeOver);
     let stat = bench.core.tree().exists(&spring(1).0, &[]).expect("there");
     assert_eq!((stat.czxid, stat.ephemeral_owner), (20, 500));
     assert!(bench.core.attach(500, &[9; 16], 10_000, ConnId(1)).is_ok());
     assert_eq!(bench.core.mode(StoreKind::Zookeeper), Mode::TakenOver);
-    let fx = bench.write(500, create("/services/billing/x", b"", CreateMode::Persistent));
+    let fx = bench.write(
+        500,
+        create("/services/billing/x", b"", CreateMode::Persistent),
+    );
     assert!(fx.number > 21);
     // The direct writer's is known as such; the client's is Causeway's to judge.
     let key = |host| RecordKey::new(StoreKind::Zookeeper, spring(host).0.into_bytes());
-    assert!(bench.core.node().get(&key(1)).and_then(|r| r.lease).is_some());
+    assert!(
+        bench
+            .core
+            .node()
+            .get(&key(1))
+            .and_then(|r| r.lease)
+            .is_some()
+    );
     assert!(bench.core.explain("id-2", bench.now)[0].imported);
     assert!(!bench.core.explain("id-1", bench.now)[0].imported);
 }
@@ -363,31 +503,77 @@ fn in_merge_new_an_outage_of_the_ensemble_removes_nothing_and_losses_are_asserte
         bench.write(7, create(parent, b"", CreateMode::Persistent));
     }
     let (path, data) = spring(3);
-    bench.write(7, with_session(create(&path, &data, CreateMode::Ephemeral), 7));
+    bench.write(
+        7,
+        with_session(create(&path, &data, CreateMode::Ephemeral), 7),
+    );
     let key = RecordKey::new(StoreKind::Zookeeper, path.clone().into_bytes());
     assert!(bench.core.dirty(10).contains(&key));
-    assert_eq!(bench.core.wanted(&key, LegacyOwner::Gone).expect("dirty").action, Action::OpenOwner);
-    let legacy = LegacySession { id: 4000, password: [2; 16], timeout_ms: 10_000 };
-    bench.apply(Command::LegacySession { id: 7, legacy: Some(legacy) });
-    assert_eq!(bench.core.wanted(&key, LegacyOwner::Alive).expect("dirty").action, Action::CreateIfAbsent);
+    assert_eq!(
+        bench
+            .core
+            .wanted(&key, LegacyOwner::Gone)
+            .expect("dirty")
+            .action,
+        Action::OpenOwner
+    );
+    let legacy = LegacySession {
+        id: 4000,
+        password: [2; 16],
+        timeout_ms: 10_000,
+    };
+    bench.apply(Command::LegacySession {
+        id: 7,
+        legacy: Some(legacy),
+    });
+    assert_eq!(
+        bench
+            .core
+            .wanted(&key, LegacyOwner::Alive)
+            .expect("dirty")
+            .action,
+        Action::CreateIfAbsent
+    );
     // What L shows of it afterwards is our own writing, under the session behind the client's.
     bench.legacy(LegacyEvent::Put(legacy_entry(3, 4000, 50)));
     assert_eq!(bench.core.tree().owner_of(&path), Some(7));
-    assert_eq!(bench.core.wanted(&key, LegacyOwner::Alive).expect("known").action, Action::Nothing);
+    assert_eq!(
+        bench
+            .core
+            .wanted(&key, LegacyOwner::Alive)
+            .expect("known")
+            .action,
+        Action::Nothing
+    );
     // L away, and back without its data.
-    bench.legacy(LegacyEvent::Lost { reason: "killed".into() });
+    bench.legacy(LegacyEvent::Lost {
+        reason: "killed".into(),
+    });
     bench.pass(30_000, &[7]);
     bench.legacy(LegacyEvent::SnapshotStart);
     bench.legacy(LegacyEvent::SnapshotDone { mark: 60 });
     assert!(bench.core.tree().contains(&path));
-    assert_eq!(bench.core.wanted(&key, LegacyOwner::Alive).expect("known").action, Action::CreateIfAbsent);
+    assert_eq!(
+        bench
+            .core
+            .wanted(&key, LegacyOwner::Alive)
+            .expect("known")
+            .action,
+        Action::CreateIfAbsent
+    );
     // The client ends: gone here at once, and from L.
     bench.legacy(LegacyEvent::Put(legacy_entry(3, 4000, 70)));
     bench.apply(Command::CloseSession { id: 7 });
     assert!(!bench.core.tree().contains(&path));
-    let wanted = bench.core.wanted(&key, LegacyOwner::Alive).expect("to be removed");
+    let wanted = bench
+        .core
+        .wanted(&key, LegacyOwner::Alive)
+        .expect("to be removed");
     assert_eq!(wanted.action, Action::DeleteIfUnchanged);
-    bench.legacy(LegacyEvent::Delete { key: key.key.clone(), mark: 80 });
+    bench.legacy(LegacyEvent::Delete {
+        key: key.key.clone(),
+        mark: 80,
+    });
     assert!(bench.core.wanted(&key, LegacyOwner::Alive).is_none());
 }
 
@@ -395,15 +581,25 @@ fn in_merge_new_an_outage_of_the_ensemble_removes_nothing_and_losses_are_asserte
 fn direct_writers_are_imported_and_their_mass_loss_is_held() {
     let mut bench = Bench::with_zookeeper(Phase::MergeLegacy);
     for host in 1..=10 {
-        bench.legacy(LegacyEvent::Put(legacy_entry(host, 1000 + i64::from(host), 100 + i64::from(host))));
+        bench.legacy(LegacyEvent::Put(legacy_entry(
+            host,
+            1000 + i64::from(host),
+            100 + i64::from(host),
+        )));
     }
     bench.pass(120_000, &[]);
     assert_eq!(bench.children("/services/billing"), 10);
     // The store comes back with three of ten.
-    bench.legacy(LegacyEvent::Lost { reason: "restart".into() });
+    bench.legacy(LegacyEvent::Lost {
+        reason: "restart".into(),
+    });
     bench.legacy(LegacyEvent::SnapshotStart);
     for host in 1..=3 {
-        bench.legacy(LegacyEvent::Put(legacy_entry(host, 1000 + i64::from(host), 100 + i64::from(host))));
+        bench.legacy(LegacyEvent::Put(legacy_entry(
+            host,
+            1000 + i64::from(host),
+            100 + i64::from(host),
+        )));
     }
     bench.legacy(LegacyEvent::SnapshotDone { mark: 300 });
     bench.pass(30_000, &[]);
@@ -411,7 +607,11 @@ fn direct_writers_are_imported_and_their_mass_loss_is_held() {
     assert_eq!(bench.core.held_count(), 7);
     // They come back by themselves.
     for host in 4..=10 {
-        bench.legacy(LegacyEvent::Put(legacy_entry(host, 2000 + i64::from(host), 400 + i64::from(host))));
+        bench.legacy(LegacyEvent::Put(legacy_entry(
+            host,
+            2000 + i64::from(host),
+            400 + i64::from(host),
+        )));
     }
     assert_eq!(bench.core.held_count(), 0);
 }
@@ -419,8 +619,14 @@ fn direct_writers_are_imported_and_their_mass_loss_is_held() {
 #[test]
 fn an_etcd_lease_owns_and_expires_like_a_session() {
     let mut bench = Bench::embedded();
-    let grant = bench.apply(Command::Keys { peer: "c:1".into(), op: KeyCommand::LeaseGrant { id: 42, ttl_s: 5 } });
-    assert!(matches!(grant.reply, Some(Reply::Keys(Ok(KeyReply::LeaseGrant { id: 42, ttl_s: 5 })))));
+    let grant = bench.apply(Command::Keys {
+        peer: "c:1".into(),
+        op: KeyCommand::LeaseGrant { id: 42, ttl_s: 5 },
+    });
+    assert!(matches!(
+        grant.reply,
+        Some(Reply::Keys(Ok(KeyReply::LeaseGrant { id: 42, ttl_s: 5 })))
+    ));
     let value = Bytes::from_static(br#"{"Op":0,"Addr":"10.0.0.1:9000","Metadata":null}"#);
     let put = KeyCommand::Put {
         key: Bytes::from_static(b"orders/10.0.0.1:9000"),
@@ -430,7 +636,10 @@ fn an_etcd_lease_owns_and_expires_like_a_session() {
         ignore_value: false,
         ignore_lease: false,
     };
-    let fx = bench.apply(Command::Keys { peer: "c:1".into(), op: put });
+    let fx = bench.apply(Command::Keys {
+        peer: "c:1".into(),
+        op: put,
+    });
     assert!(matches!(fx.reply, Some(Reply::Keys(Ok(_)))));
     assert_eq!(bench.core.services()[0].instances, 1);
     assert!(bench.core.ttl_left(LeaseId::lease(42), bench.now).is_some());

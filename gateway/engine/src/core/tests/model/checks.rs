@@ -34,8 +34,14 @@ fn znodes(core: &Core) -> BTreeMap<String, (Option<Bytes>, i64)> {
 }
 
 fn pairs(core: &Core) -> BTreeMap<Bytes, (Bytes, i64)> {
-    let (key, end) = (Bytes::from_static(b"orders/"), Bytes::from_static(b"orders0"));
-    core.keys().pairs(&key, &end).map(|kv| (kv.key.clone(), (kv.value.clone(), kv.lease))).collect()
+    let (key, end) = (
+        Bytes::from_static(b"orders/"),
+        Bytes::from_static(b"orders0"),
+    );
+    core.keys()
+        .pairs(&key, &end)
+        .map(|kv| (kv.key.clone(), (kv.value.clone(), kv.lease)))
+        .collect()
 }
 
 impl Mirror {
@@ -70,9 +76,12 @@ impl Mirror {
                 None => self.znodes.remove(&path),
             };
         }
-        let data = |map: &BTreeMap<String, (Option<Bytes>, i64)>| -> BTreeMap<String, Option<Bytes>> {
-            map.iter().map(|(k, (v, _))| (k.clone(), v.clone())).collect()
-        };
+        let data =
+            |map: &BTreeMap<String, (Option<Bytes>, i64)>| -> BTreeMap<String, Option<Bytes>> {
+                map.iter()
+                    .map(|(k, (v, _))| (k.clone(), v.clone()))
+                    .collect()
+            };
         if data(&self.znodes) != data(&now) {
             return Err("znodes changed without an event".to_owned());
         }
@@ -87,7 +96,10 @@ impl Mirror {
             for event in dispatch.delivery.events.iter() {
                 match event.kind {
                     KeyEventKind::Put => {
-                        self.pairs.insert(event.kv.key.clone(), (event.kv.value.clone(), event.kv.lease));
+                        self.pairs.insert(
+                            event.kv.key.clone(),
+                            (event.kv.value.clone(), event.kv.lease),
+                        );
                     }
                     KeyEventKind::Delete => {
                         if self.pairs.remove(&event.kv.key).is_none() {
@@ -111,12 +123,27 @@ pub(super) fn difference(a: &Core, b: &Core) -> Option<String> {
     }
     fn parts(core: &Core) -> Vec<(&'static str, Vec<u8>)> {
         let st = &core.st;
-        let records: Vec<_> = st.node.records().map(|r| (&r.key, &*r.body, r.lease, r.health, r.stamp)).collect();
+        let records: Vec<_> = st
+            .node
+            .records()
+            .map(|r| (&r.key, &*r.body, r.lease, r.health, r.stamp))
+            .collect();
         let leases: Vec<_> = st
             .node
             .leases()
             .into_iter()
-            .map(|id| (id, st.node.lease(id).map(|l| (l.ttl_ms, l.records, l.state == causeway_registry::LeaseState::Over))))
+            .map(|id| {
+                (
+                    id,
+                    st.node.lease(id).map(|l| {
+                        (
+                            l.ttl_ms,
+                            l.records,
+                            l.state == causeway_registry::LeaseState::Over,
+                        )
+                    }),
+                )
+            })
             .collect();
         vec![
             ("phase", encoded(&st.phase)),
@@ -144,9 +171,16 @@ pub(super) fn difference(a: &Core, b: &Core) -> Option<String> {
             }
             for record in a.st.node.records() {
                 let other = b.st.node.get(&record.key);
-                if other.is_none_or(|o| (o.health, o.stamp, o.lease) != (record.health, record.stamp, record.lease)) {
+                if other.is_none_or(|o| {
+                    (o.health, o.stamp, o.lease) != (record.health, record.stamp, record.lease)
+                }) {
                     let brief = |r: &causeway_registry::Record| (r.health, r.stamp, r.lease);
-                    text += &format!("\n  {}: {:?} {:?}", record.key, brief(record), other.map(brief));
+                    text += &format!(
+                        "\n  {}: {:?} {:?}",
+                        record.key,
+                        brief(record),
+                        other.map(brief)
+                    );
                 }
             }
             for id in a.st.node.leases().into_iter().chain(b.st.node.leases()) {
@@ -164,7 +198,12 @@ pub(super) fn difference(a: &Core, b: &Core) -> Option<String> {
 impl World {
     /// Per service, how many instances are in the view.
     pub(super) fn published(&self) -> BTreeMap<String, u64> {
-        self.core.protection().services().into_iter().map(|s| (s.service, s.published)).collect()
+        self.core
+            .protection()
+            .services()
+            .into_iter()
+            .map(|s| (s.service, s.published))
+            .collect()
     }
 
     /// Keys of instances in the view.
@@ -176,7 +215,10 @@ impl World {
         match self.kind {
             StoreKind::Zookeeper => {
                 let path = String::from_utf8_lossy(key).into_owned();
-                self.core.tree().node(&path).map(|n| n.data().cloned().unwrap_or_default())
+                self.core
+                    .tree()
+                    .node(&path)
+                    .map(|n| n.data().cloned().unwrap_or_default())
             }
             _ => self.core.keys().get(key).map(|kv| kv.value.clone()),
         }
@@ -186,7 +228,11 @@ impl World {
     pub(super) fn check_protection(&self, command: &Command, before: &BTreeMap<String, u64>) {
         let implicit = matches!(
             command,
-            Command::Expired(_) | Command::Tick | Command::Legacy { .. } | Command::Silent(_) | Command::Returned(_)
+            Command::Expired(_)
+                | Command::Tick
+                | Command::Legacy { .. }
+                | Command::Silent(_)
+                | Command::Returned(_)
         );
         if !implicit || self.mode() == Mode::Relay {
             return;
@@ -195,7 +241,10 @@ impl World {
             let was = before.get(&report.service).copied().unwrap_or(0);
             let (e, p) = (report.expected, report.published);
             if p < was && e > 2 && p > 0 && 100 * e.saturating_sub(p) > 40 * e {
-                self.fail(&format!("{} fell from {was} to {p} of {e} by {command:?}", report.service));
+                self.fail(&format!(
+                    "{} fell from {was} to {p} of {e} by {command:?}",
+                    report.service
+                ));
             }
         }
     }
@@ -209,9 +258,18 @@ impl World {
         }
         for (n, client) in self.clients.iter().enumerate() {
             let key = self.key(n);
-            let Some(value) = client.wants.as_ref().filter(|_| client.alive && !client.disputed) else { continue };
+            let Some(value) = client
+                .wants
+                .as_ref()
+                .filter(|_| client.alive && !client.disputed)
+            else {
+                continue;
+            };
             match self.in_view(&key) {
-                None => self.fail(&format!("client {n} lives and is not seen: {:?}", self.registration(&key))),
+                None => self.fail(&format!(
+                    "client {n} lives and is not seen: {:?}",
+                    self.registration(&key)
+                )),
                 Some(seen) if seen != *value => self.fail(&format!(
                     "client {n} wrote {value:?}, seen is {seen:?}: {:?}",
                     self.registration(&key)
@@ -221,7 +279,10 @@ impl World {
         }
         for key in &self.gone {
             if self.in_view(key).is_some() {
-                self.fail(&format!("{key:?} was removed and is seen: {:?}", self.registration(key)));
+                self.fail(&format!(
+                    "{key:?} was removed and is seen: {:?}",
+                    self.registration(key)
+                ));
             }
         }
     }
@@ -238,17 +299,29 @@ impl World {
             if service != "services/billing" {
                 continue;
             }
-            let shown = keys.iter().any(|k| core.projections.get(k).is_some_and(|p| !p.is_empty()));
+            let shown = keys
+                .iter()
+                .any(|k| core.projections.get(k).is_some_and(|p| !p.is_empty()));
             if !shown {
                 self.fail(&format!("{keys:?} is not bridged"));
             }
-            wanted.extend(keys.iter().filter_map(|k| core.projections.get(k)).flatten().cloned());
+            wanted.extend(
+                keys.iter()
+                    .filter_map(|k| core.projections.get(k))
+                    .flatten()
+                    .cloned(),
+            );
         }
         let there: BTreeSet<RecordKey> = core
             .st
             .registrations
             .iter()
-            .filter(|(_, r)| !r.removed && r.instance.as_ref().is_some_and(|i| i.0.ends_with("orders-of-billing")))
+            .filter(|(_, r)| {
+                !r.removed
+                    && r.instance
+                        .as_ref()
+                        .is_some_and(|i| i.0.ends_with("orders-of-billing"))
+            })
             .map(|(k, _)| k.clone())
             .collect();
         if wanted != there {
@@ -259,30 +332,64 @@ impl World {
     /// The books agree with the view and with N.
     fn check_index(&self) {
         let mut rebuilt: BTreeMap<(String, String), BTreeSet<RecordKey>> = BTreeMap::new();
-        for (key, reg) in self.core.st.registrations.iter().filter(|(_, r)| !r.removed) {
+        for (key, reg) in self
+            .core
+            .st
+            .registrations
+            .iter()
+            .filter(|(_, r)| !r.removed)
+        {
             if let Some(instance) = &reg.instance {
-                rebuilt.entry(instance.clone()).or_default().insert(key.clone());
+                rebuilt
+                    .entry(instance.clone())
+                    .or_default()
+                    .insert(key.clone());
             }
             if !self.core.in_view(key) {
-                self.fail(&format!("{key} is in the books and not in the view: {reg:?}"));
+                self.fail(&format!(
+                    "{key} is in the books and not in the view: {reg:?}"
+                ));
             }
         }
         if rebuilt != self.core.instances {
-            self.fail(&format!("the index of instances is {:?}, the books say {rebuilt:?}", self.core.instances));
+            self.fail(&format!(
+                "the index of instances is {:?}, the books say {rebuilt:?}",
+                self.core.instances
+            ));
         }
         let records: BTreeSet<&RecordKey> = self.core.node().records().map(|r| &r.key).collect();
-        let known: BTreeSet<&RecordKey> =
-            self.core.st.registrations.iter().filter(|(_, r)| !r.removed).map(|(k, _)| k).collect();
+        let known: BTreeSet<&RecordKey> = self
+            .core
+            .st
+            .registrations
+            .iter()
+            .filter(|(_, r)| !r.removed)
+            .map(|(k, _)| k)
+            .collect();
         if let Some(stray) = records.difference(&known).next() {
             self.fail(&format!("N holds {stray}, the books do not"));
         }
-        if let Some(lacking) = known.difference(&records).find(|k| self.core.mode(k.store) != Mode::Relay) {
-            self.fail(&format!("N lacks {lacking}: {:?}", self.core.st.registrations.get(*lacking)));
+        if let Some(lacking) = known
+            .difference(&records)
+            .find(|k| self.core.mode(k.store) != Mode::Relay)
+        {
+            self.fail(&format!(
+                "N lacks {lacking}: {:?}",
+                self.core.st.registrations.get(*lacking)
+            ));
         }
-        let published: u64 = self.core.protection().services().iter().map(|s| s.published).sum();
+        let published: u64 = self
+            .core
+            .protection()
+            .services()
+            .iter()
+            .map(|s| s.published)
+            .sum();
         let indexed = u64::try_from(self.core.instances.len()).expect("small");
         if published != indexed {
-            self.fail(&format!("protection counts {published} instances, the index {indexed}"));
+            self.fail(&format!(
+                "protection counts {published} instances, the index {indexed}"
+            ));
         }
     }
 
@@ -310,7 +417,10 @@ impl World {
             }
             // In `proxy` nothing is written to L but what its clients write.
             let bridged: BTreeSet<&RecordKey> = self.core.projections.values().flatten().collect();
-            let own = self.seen_instances().into_iter().filter(|k| k.store == self.kind);
+            let own = self
+                .seen_instances()
+                .into_iter()
+                .filter(|k| k.store == self.kind);
             for key in own.filter(|k| phase != Phase::Proxy || !bridged.contains(k)) {
                 if self.legacy.get(&key.key).is_none() {
                     trouble.push(format!(
@@ -326,41 +436,73 @@ impl World {
             if gates.backlog > 0 || !gates.differences.is_empty() || !gates.unhealthy.is_empty() {
                 trouble.push(format!("gates: {gates:?}; dirty {:?}", self.core.dirty(10)));
                 for key in self.core.differing.keys() {
-                    trouble.push(format!("  {key}: {:?} {:?}", self.core.st.registrations.get(key), self.core.node().get(key)));
+                    trouble.push(format!(
+                        "  {key}: {:?} {:?}",
+                        self.core.st.registrations.get(key),
+                        self.core.node().get(key)
+                    ));
                 }
                 for key in self.core.dirty(3) {
-                    trouble.push(format!("  {key}: {:?}", self.core.st.registrations.get(&key)));
+                    trouble.push(format!(
+                        "  {key}: {:?}",
+                        self.core.st.registrations.get(&key)
+                    ));
                 }
             }
             for (n, client) in self.clients.iter().enumerate() {
                 let key = self.key(n);
-                let living = client.wants.as_ref().filter(|_| client.alive && !client.disputed);
+                let living = client
+                    .wants
+                    .as_ref()
+                    .filter(|_| client.alive && !client.disputed);
                 let there = self.legacy.get(&key);
                 match (living, phase.legacy_copy()) {
                     (Some(value), LegacyCopy::BeforeReply | LegacyCopy::Converges)
                         if there.map(|e| &e.value) != Some(value) =>
                     {
-                        trouble.push(format!("L lacks client {n}'s: {there:?} {:?}", self.registration(&key)));
+                        trouble.push(format!(
+                            "L lacks client {n}'s: {there:?} {:?}",
+                            self.registration(&key)
+                        ));
                     }
                     (_, LegacyCopy::Withdrawn) if there.is_some() => {
-                        trouble.push(format!("L still has client {n}'s: {there:?} {:?}", self.registration(&key)));
+                        trouble.push(format!(
+                            "L still has client {n}'s: {there:?} {:?}",
+                            self.registration(&key)
+                        ));
                     }
                     _ => {}
                 }
                 if self.gone.contains(&key) && there.is_some() && phase != Phase::Done {
-                    trouble.push(format!("L has what client {n} removed: {:?}", self.registration(&key)));
+                    trouble.push(format!(
+                        "L has what client {n} removed: {:?}",
+                        self.registration(&key)
+                    ));
                 }
             }
         }
         if phase.legacy_copy() != LegacyCopy::Untouched && !(relay && phase == Phase::Proxy) {
             let core = &self.core;
-            let mine = core.projections.values().flatten().filter(|k| k.store == self.kind);
+            let mine = core
+                .projections
+                .values()
+                .flatten()
+                .filter(|k| k.store == self.kind);
             let mine: BTreeSet<Bytes> = mine.map(|k| k.key.clone()).collect();
-            let there: BTreeSet<Bytes> =
-                self.legacy.entries().filter(|(_, e)| e.owner == super::world::OWN).map(|(k, _)| k.clone()).collect();
-            let want = if phase.legacy_copy() == LegacyCopy::Withdrawn { BTreeSet::new() } else { mine };
+            let there: BTreeSet<Bytes> = self
+                .legacy
+                .entries()
+                .filter(|(_, e)| e.owner == super::world::OWN)
+                .map(|(k, _)| k.clone())
+                .collect();
+            let want = if phase.legacy_copy() == LegacyCopy::Withdrawn {
+                BTreeSet::new()
+            } else {
+                mine
+            };
             let live: BTreeSet<&Bytes> = want.iter().filter(|k| !held.contains(*k)).collect();
-            if !there.iter().collect::<BTreeSet<_>>().is_superset(&live) || !there.is_subset(&want) {
+            if !there.iter().collect::<BTreeSet<_>>().is_superset(&live) || !there.is_subset(&want)
+            {
                 trouble.push(format!("bridged in L are {there:?}, wanted {want:?}"));
             }
         }
@@ -369,20 +511,33 @@ impl World {
             match &direct.wants {
                 Some(value) if direct.alive => {
                     if self.in_view(&key).as_ref() != Some(value) {
-                        trouble.push(format!("direct writer {n} is not seen as it wrote: {:?}", self.registration(&key)));
+                        trouble.push(format!(
+                            "direct writer {n} is not seen as it wrote: {:?}",
+                            self.registration(&key)
+                        ));
                     }
                 }
                 _ => {
                     if self.in_view(&key).is_some() && !held.contains(&key) {
-                        trouble.push(format!("direct writer {n} is dead and seen: {:?}", self.registration(&key)));
+                        trouble.push(format!(
+                            "direct writer {n} is dead and seen: {:?}",
+                            self.registration(&key)
+                        ));
                     }
                 }
             }
         }
         for (n, client) in self.clients.iter().enumerate() {
             let key = self.key(n);
-            if client.owner.is_none() && client.wants.is_none() && self.in_view(&key).is_some() && !held.contains(&key) {
-                trouble.push(format!("client {n} is gone and seen: {:?}", self.registration(&key)));
+            if client.owner.is_none()
+                && client.wants.is_none()
+                && self.in_view(&key).is_some()
+                && !held.contains(&key)
+            {
+                trouble.push(format!(
+                    "client {n} is gone and seen: {:?}",
+                    self.registration(&key)
+                ));
             }
         }
         if !trouble.is_empty() {

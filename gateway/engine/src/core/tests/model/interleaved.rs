@@ -75,8 +75,16 @@ fn run(kind: StoreKind, phase: Phase, events: &[Event]) {
 }
 
 fn all(kind: StoreKind) {
-    let depth = std::env::var("CAUSEWAY_MODEL_DEPTH").ok().and_then(|v| v.parse().ok()).unwrap_or(DEPTH);
-    for phase in [Phase::MergeLegacy, Phase::MergeNew, Phase::New, Phase::Drain] {
+    let depth = std::env::var("CAUSEWAY_MODEL_DEPTH")
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(DEPTH);
+    for phase in [
+        Phase::MergeLegacy,
+        Phase::MergeNew,
+        Phase::New,
+        Phase::Drain,
+    ] {
         for number in 0..EVENTS.len().pow(depth) {
             let mut rest = number;
             let events: Vec<Event> = (0..depth)

@@ -57,7 +57,8 @@ fn seeds(kind: StoreKind) {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     match number("CAUSEWAY_MODEL_SEED") {
         Some(seed) => run(kind, seed),
-        None => (0..number("CAUSEWAY_MODEL_SEEDS").unwrap_or(SEEDS) / 2).for_each(|seed| run(kind, seed)),
+        None => (0..number("CAUSEWAY_MODEL_SEEDS").unwrap_or(SEEDS) / 2)
+            .for_each(|seed| run(kind, seed)),
     }
 }
 

@@ -42,7 +42,15 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(kind: StoreKind) -> Self {
-        Store { kind, up: true, entries: BTreeMap::new(), owners: BTreeMap::new(), mark: 100_000_000, feed: VecDeque::new(), fed: false }
+        Store {
+            kind,
+            up: true,
+            entries: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            mark: 100_000_000,
+            feed: VecDeque::new(),
+            fed: false,
+        }
     }
 
     pub(super) fn get(&self, key: &Bytes) -> Option<&Entry> {
@@ -67,7 +75,13 @@ impl Store {
         until.map(|until| *until = now + TTL_MS).is_some()
     }
 
-    pub(super) fn put(&mut self, key: &Bytes, value: &Bytes, owner: i64, expect: Expect) -> Option<i64> {
+    pub(super) fn put(
+        &mut self,
+        key: &Bytes,
+        value: &Bytes,
+        owner: i64,
+        expect: Expect,
+    ) -> Option<i64> {
         let old = self.entries.get(key);
         let allowed = match expect {
             Expect::Any => true,
@@ -79,7 +93,13 @@ impl Store {
         }
         self.mark += 1;
         let (created, version) = old.map_or((self.mark, 0), |e| (e.created, e.version + 1));
-        let entry = Entry { value: value.clone(), owner, mark: self.mark, created, version };
+        let entry = Entry {
+            value: value.clone(),
+            owner,
+            mark: self.mark,
+            created,
+            version,
+        };
         self.entries.insert(key.clone(), entry);
         if let Some(entry) = self.told(key) {
             self.tell(LegacyEvent::Put(entry));
@@ -94,7 +114,10 @@ impl Store {
         }
         self.mark += 1;
         self.entries.remove(key);
-        self.tell(LegacyEvent::Delete { key: key.clone(), mark: self.mark });
+        self.tell(LegacyEvent::Delete {
+            key: key.clone(),
+            mark: self.mark,
+        });
         Some(self.mark)
     }
 
@@ -103,18 +126,31 @@ impl Store {
         if self.owners.remove(&id).is_none() {
             return;
         }
-        let keys: Vec<Bytes> = self.entries.iter().filter(|(_, e)| e.owner == id).map(|(k, _)| k.clone()).collect();
+        let keys: Vec<Bytes> = self
+            .entries
+            .iter()
+            .filter(|(_, e)| e.owner == id)
+            .map(|(k, _)| k.clone())
+            .collect();
         self.mark += 1;
         for key in keys {
             self.entries.remove(&key);
-            self.tell(LegacyEvent::Delete { key, mark: self.mark });
+            self.tell(LegacyEvent::Delete {
+                key,
+                mark: self.mark,
+            });
         }
     }
 
     /// Time passes; what was not heard ends. A store that is down ends nothing.
     pub(super) fn pass(&mut self, now: i64) {
         if self.up {
-            let over: Vec<i64> = self.owners.iter().filter(|(_, until)| **until <= now).map(|(id, _)| *id).collect();
+            let over: Vec<i64> = self
+                .owners
+                .iter()
+                .filter(|(_, until)| **until <= now)
+                .map(|(id, _)| *id)
+                .collect();
             for id in over {
                 self.close(id);
             }
@@ -125,7 +161,9 @@ impl Store {
         self.up = false;
         self.feed.clear();
         if std::mem::take(&mut self.fed) {
-            self.feed.push_back(LegacyEvent::Lost { reason: "the model's outage".into() });
+            self.feed.push_back(LegacyEvent::Lost {
+                reason: "the model's outage".into(),
+            });
         }
     }
 
@@ -158,7 +196,8 @@ impl Store {
                 self.feed.push_back(LegacyEvent::Put(entry));
             }
         }
-        self.feed.push_back(LegacyEvent::SnapshotDone { mark: self.mark });
+        self.feed
+            .push_back(LegacyEvent::SnapshotDone { mark: self.mark });
     }
 
     /// The next event that has arrived.
@@ -186,9 +225,18 @@ impl Store {
                 },
                 acl: Vec::new(),
             },
-            _ => LegacyMeta::Pair { create_revision: e.created, version: e.version + 1 },
+            _ => LegacyMeta::Pair {
+                create_revision: e.created,
+                version: e.version + 1,
+            },
         };
-        Some(LegacyEntry { key: key.clone(), value: Some(e.value.clone()), owner: e.owner, mark: e.mark, meta })
+        Some(LegacyEntry {
+            key: key.clone(),
+            value: Some(e.value.clone()),
+            owner: e.owner,
+            mark: e.mark,
+            meta,
+        })
     }
 
     fn tell(&mut self, event: LegacyEvent) {

@@ -39,7 +39,8 @@ fn settings(zookeeper: Store, etcd: Store, phase: Phase) -> crate::core::Setting
         accept_loss: [crate::convert::Loss::Metadata, crate::convert::Loss::Scheme].into(),
         ..crate::convert::BridgeConfig::default()
     };
-    settings.bridges = crate::convert::Bridge::load(&[config], &settings.layouts).expect("the bridge loads");
+    settings.bridges =
+        crate::convert::Bridge::load(&[config], &settings.layouts).expect("the bridge loads");
     settings
 }
 
@@ -119,8 +120,18 @@ impl World {
         };
         let core = Core::new(settings(zookeeper, etcd, phase), 1, super::super::T0);
         let base = core.snapshot().expect("encodes");
-        let client = |n| Client { owner: None, alive: true, wants: None, disputed: false, address: if n == 9 { 8 } else { n } };
-        let direct = |n: usize| Direct { owner: 9000 + i64::try_from(n).expect("small"), alive: true, wants: None };
+        let client = |n| Client {
+            owner: None,
+            alive: true,
+            wants: None,
+            disputed: false,
+            address: if n == 9 { 8 } else { n },
+        };
+        let direct = |n: usize| Direct {
+            owner: 9000 + i64::try_from(n).expect("small"),
+            alive: true,
+            wants: None,
+        };
         let mut world = World {
             kind,
             seed,
@@ -156,13 +167,24 @@ impl World {
 
     pub(super) fn say(&self, text: &str) {
         if self.verbose {
-            eprintln!("[{} {} +{}] {text}", self.seed, self.step_no, self.now - super::super::T0);
+            eprintln!(
+                "[{} {} +{}] {text}",
+                self.seed,
+                self.step_no,
+                self.now - super::super::T0
+            );
         }
     }
 
     pub(super) fn fail(&self, text: &str) -> ! {
         let phase = self.core.phase().phase();
-        panic!("{} seed {} step {} {}in {phase}: {text}", self.kind.name(), self.seed, self.step_no, self.label);
+        panic!(
+            "{} seed {} step {} {}in {phase}: {text}",
+            self.kind.name(),
+            self.seed,
+            self.step_no,
+            self.label
+        );
     }
 
     pub(super) fn key(&self, n: usize) -> Bytes {
@@ -220,14 +242,24 @@ impl World {
             }
             self.closing.extend(session.legacy.as_ref().map(|l| l.id));
         }
-        if matches!(command, Command::Keys { op: KeyCommand::LeaseRevoke { .. }, .. }) && self.mode() == Mode::TakenOver {
+        if matches!(
+            command,
+            Command::Keys {
+                op: KeyCommand::LeaseRevoke { .. },
+                ..
+            }
+        ) && self.mode() == Mode::TakenOver
+        {
             self.closing.extend(&fx.leases_over);
         }
         fx
     }
 
     fn check_numbers(&mut self) {
-        let now = (self.core.last_zxid(), self.core.last_revision().max(self.core.keys().revision()));
+        let now = (
+            self.core.last_zxid(),
+            self.core.last_revision().max(self.core.keys().revision()),
+        );
         if now.0 < self.numbers.0 || now.1 < self.numbers.1 {
             self.fail(&format!("numbers fell from {:?} to {now:?}", self.numbers));
         }
@@ -248,13 +280,24 @@ impl World {
             }
             self.legacy.open(id, self.now);
             self.apply(match self.kind {
-                StoreKind::Zookeeper => Command::AdoptSession { id, password: [1; 16], timeout_ms: 10_000 },
+                StoreKind::Zookeeper => Command::AdoptSession {
+                    id,
+                    password: [1; 16],
+                    timeout_ms: 10_000,
+                },
                 _ => Command::AdoptLease { id, ttl_s: 10 },
             });
         } else {
             self.apply(match self.kind {
-                StoreKind::Zookeeper => Command::OpenSession { id, password: [1; 16], timeout_ms: 10_000 },
-                _ => Command::Keys { peer: peer(n), op: KeyCommand::LeaseGrant { id, ttl_s: 10 } },
+                StoreKind::Zookeeper => Command::OpenSession {
+                    id,
+                    password: [1; 16],
+                    timeout_ms: 10_000,
+                },
+                _ => Command::Keys {
+                    peer: peer(n),
+                    op: KeyCommand::LeaseGrant { id, ttl_s: 10 },
+                },
             });
         }
         self.clients[n].owner = Some(id);
@@ -269,21 +312,34 @@ impl World {
             }
             return id;
         }
-        let legacy = self.core.sessions().get(id).and_then(|s| s.legacy.as_ref()).map(|l| l.id);
+        let legacy = self
+            .core
+            .sessions()
+            .get(id)
+            .and_then(|s| s.legacy.as_ref())
+            .map(|l| l.id);
         if let Some(legacy) = legacy.filter(|l| self.legacy.has_owner(*l)) {
             return legacy;
         }
         self.next_id += 1;
         let fresh = self.next_id;
         self.legacy.open(fresh, self.now);
-        let session = LegacySession { id: fresh, password: [2; 16], timeout_ms: 10_000 };
-        self.apply(Command::LegacySession { id, legacy: Some(session) });
+        let session = LegacySession {
+            id: fresh,
+            password: [2; 16],
+            timeout_ms: 10_000,
+        };
+        self.apply(Command::LegacySession {
+            id,
+            legacy: Some(session),
+        });
         fresh
     }
 
     /// Whether a write waits for L first.
     fn legacy_first(&self) -> bool {
-        self.mode() == Mode::Relay || self.core.phase().phase().acknowledges() == Acknowledges::Legacy
+        self.mode() == Mode::Relay
+            || self.core.phase().phase().acknowledges() == Acknowledges::Legacy
     }
 
     fn put_op(&self, key: &Bytes, value: &Bytes, owner: i64, exists: bool) -> Op {
@@ -291,7 +347,12 @@ impl World {
             StoreKind::Zookeeper => {
                 let path = String::from_utf8(key.to_vec()).expect("text");
                 Op::Tree(match exists {
-                    true => TreeCommand::SetData { path, data: Some(value.clone()), version: -1, auth: Vec::new() },
+                    true => TreeCommand::SetData {
+                        path,
+                        data: Some(value.clone()),
+                        version: -1,
+                        auth: Vec::new(),
+                    },
                     false => TreeCommand::Create {
                         path,
                         data: Some(value.clone()),
@@ -317,9 +378,17 @@ impl World {
         match self.kind {
             StoreKind::Zookeeper => {
                 let path = String::from_utf8(key.to_vec()).expect("text");
-                Op::Tree(TreeCommand::Delete { path, version: -1, auth: Vec::new() })
+                Op::Tree(TreeCommand::Delete {
+                    path,
+                    version: -1,
+                    auth: Vec::new(),
+                })
             }
-            _ => Op::Keys(KeyCommand::DeleteRange { key: key.clone(), range_end: Bytes::new(), prev_kv: false }),
+            _ => Op::Keys(KeyCommand::DeleteRange {
+                key: key.clone(),
+                range_end: Bytes::new(),
+                prev_kv: false,
+            }),
         }
     }
 
@@ -327,7 +396,12 @@ impl World {
     fn submit(&mut self, peer: String, session: i64, op: Op, mark: Option<i64>) -> bool {
         let fx = self.apply(match (op, mark) {
             (Op::Tree(op), None) => Command::Tree { peer, session, op },
-            (Op::Tree(op), Some(mark)) => Command::TreeAcknowledged { peer, session, op, mark },
+            (Op::Tree(op), Some(mark)) => Command::TreeAcknowledged {
+                peer,
+                session,
+                op,
+                mark,
+            },
             (Op::Keys(op), None) => Command::Keys { peer, op },
             (Op::Keys(op), Some(mark)) => Command::KeysAcknowledged { peer, op, mark },
         });
@@ -342,7 +416,11 @@ impl World {
     /// Registers, or writes again.
     pub(super) fn register(&mut self, n: usize) {
         let Some(owner) = self.open(n) else { return };
-        let address = if self.rng.percent(10) { 20 + n } else { self.clients[n].address };
+        let address = if self.rng.percent(10) {
+            20 + n
+        } else {
+            self.clients[n].address
+        };
         let (key, value) = (self.key(n), self.value(address));
         self.say(&format!("client {n} registers {owner}"));
         self.parents();
@@ -350,14 +428,20 @@ impl World {
             if !self.legacy.up {
                 return;
             }
-            let behind = if self.mode() == Mode::Relay { owner } else { self.behind(owner) };
+            let behind = if self.mode() == Mode::Relay {
+                owner
+            } else {
+                self.behind(owner)
+            };
             let there = self.legacy.get(&key).map(|e| e.owner);
             let exists = there == Some(behind);
             if self.kind == StoreKind::Zookeeper && there.is_some() && !exists {
                 // NodeExists.
                 return;
             }
-            let Some(mark) = self.legacy.put(&key, &value, behind, Expect::Any) else { return };
+            let Some(mark) = self.legacy.put(&key, &value, behind, Expect::Any) else {
+                return;
+            };
             if self.core.phase().phase() == Phase::Proxy && self.mode() == Mode::Relay {
                 true
             } else {
@@ -366,7 +450,8 @@ impl World {
             }
         } else {
             let path = String::from_utf8_lossy(&key).into_owned();
-            let exists = self.kind == StoreKind::Zookeeper && self.core.tree().owner_of(&path) == Some(owner);
+            let exists = self.kind == StoreKind::Zookeeper
+                && self.core.tree().owner_of(&path) == Some(owner);
             let op = self.put_op(&key, &value, owner, exists);
             self.submit(peer(n), owner, op, None)
         };
@@ -384,7 +469,9 @@ impl World {
     }
 
     pub(super) fn remove(&mut self, n: usize) {
-        let (Some(owner), Some(_)) = (self.clients[n].owner, self.clients[n].wants.clone()) else { return };
+        let (Some(owner), Some(_)) = (self.clients[n].owner, self.clients[n].wants.clone()) else {
+            return;
+        };
         let key = self.key(n);
         self.say(&format!("client {n} removes"));
         if self.delete(peer(n), owner, &key) {
@@ -408,7 +495,9 @@ impl World {
         if refused.is_some() && self.mode() != Mode::Relay {
             return false;
         }
-        let Some(mark) = self.legacy.delete(key, Expect::Any) else { return false };
+        let Some(mark) = self.legacy.delete(key, Expect::Any) else {
+            return false;
+        };
         if self.core.phase().phase() != Phase::Proxy || self.mode() != Mode::Relay {
             self.submit(peer, session, op, Some(mark));
         }
@@ -416,7 +505,9 @@ impl World {
     }
 
     pub(super) fn close(&mut self, n: usize) {
-        let Some(owner) = self.clients[n].owner else { return };
+        let Some(owner) = self.clients[n].owner else {
+            return;
+        };
         self.say(&format!("client {n} closes {owner}"));
         if self.mode() == Mode::Relay {
             if !self.legacy.up {
@@ -426,13 +517,26 @@ impl World {
             if self.kind == StoreKind::Zookeeper {
                 self.apply(Command::CloseSession { id: owner });
             } else if self.core.phase().phase() != Phase::Proxy {
-                let op = KeyCommand::LeaseRevoke { id: owner, keep: Vec::new() };
-                self.apply(Command::KeysAcknowledged { peer: peer(n), op, mark: 0 });
+                let op = KeyCommand::LeaseRevoke {
+                    id: owner,
+                    keep: Vec::new(),
+                };
+                self.apply(Command::KeysAcknowledged {
+                    peer: peer(n),
+                    op,
+                    mark: 0,
+                });
             }
         } else {
             self.apply(match self.kind {
                 StoreKind::Zookeeper => Command::CloseSession { id: owner },
-                _ => Command::Keys { peer: peer(n), op: KeyCommand::LeaseRevoke { id: owner, keep: Vec::new() } },
+                _ => Command::Keys {
+                    peer: peer(n),
+                    op: KeyCommand::LeaseRevoke {
+                        id: owner,
+                        keep: Vec::new(),
+                    },
+                },
             });
             if self.clients[n].wants.is_some() {
                 self.gone.insert(self.key(n));
@@ -450,7 +554,9 @@ impl World {
     }
 
     fn hear(&mut self, n: usize) {
-        let Some(owner) = self.clients[n].owner.filter(|_| self.clients[n].alive) else { return };
+        let Some(owner) = self.clients[n].owner.filter(|_| self.clients[n].alive) else {
+            return;
+        };
         if self.mode() == Mode::Relay {
             if self.legacy.up && !self.legacy.heard(owner, self.now) {
                 if self.kind == StoreKind::Zookeeper {
@@ -472,7 +578,12 @@ impl World {
             }
         }
         let behind = match self.kind {
-            StoreKind::Zookeeper => self.core.sessions().get(owner).and_then(|s| s.legacy.as_ref()).map(|l| l.id),
+            StoreKind::Zookeeper => self
+                .core
+                .sessions()
+                .get(owner)
+                .and_then(|s| s.legacy.as_ref())
+                .map(|l| l.id),
             _ => Some(owner),
         };
         if let Some(behind) = behind.filter(|_| self.legacy.up) {
@@ -518,7 +629,9 @@ impl World {
             }
             for n in 0..self.guests.len() {
                 let (session, alive) = self.guests[n];
-                let Some(id) = session.filter(|_| alive) else { continue };
+                let Some(id) = session.filter(|_| alive) else {
+                    continue;
+                };
                 match self.core.renew(LeaseId::session(id), self.now) {
                     Ok(Some(command)) => {
                         self.apply(command);
@@ -550,8 +663,13 @@ impl World {
 
     pub(super) fn deliver(&mut self, most: usize) {
         for _ in 0..most {
-            let Some(event) = self.legacy.next_event() else { return };
-            let fx = self.apply(Command::Legacy { store: self.kind, event });
+            let Some(event) = self.legacy.next_event() else {
+                return;
+            };
+            let fx = self.apply(Command::Legacy {
+                store: self.kind,
+                event,
+            });
             if !fx.resync.is_empty() {
                 self.say("resync");
                 self.legacy.list();
@@ -577,16 +695,27 @@ impl World {
     }
 
     fn truth(&self, id: i64) -> LegacyOwner {
-        if self.legacy.has_owner(id) { LegacyOwner::Alive } else { LegacyOwner::Gone }
+        if self.legacy.has_owner(id) {
+            LegacyOwner::Alive
+        } else {
+            LegacyOwner::Gone
+        }
     }
 
     fn state(&self, owner: WantedOwner) -> LegacyOwner {
-        let known = |id: i64| self.believed.get(&id).copied().unwrap_or(LegacyOwner::Unknown);
+        let known = |id: i64| {
+            self.believed
+                .get(&id)
+                .copied()
+                .unwrap_or(LegacyOwner::Unknown)
+        };
         match owner {
-            WantedOwner::Session(id) => match self.core.sessions().get(id).and_then(|s| s.legacy.as_ref()) {
-                Some(legacy) => known(legacy.id),
-                None => LegacyOwner::Gone,
-            },
+            WantedOwner::Session(id) => {
+                match self.core.sessions().get(id).and_then(|s| s.legacy.as_ref()) {
+                    Some(legacy) => known(legacy.id),
+                    None => LegacyOwner::Gone,
+                }
+            }
             WantedOwner::Lease(id) => known(id),
             WantedOwner::Gateway => self.truth(OWN),
             WantedOwner::Nobody => LegacyOwner::Alive,
@@ -648,7 +777,10 @@ impl World {
                     }
                     WantedOwner::Gateway => {
                         self.legacy.open(OWN, self.now);
-                        self.apply(Command::OwnOwner { store: self.kind, owner: OWN });
+                        self.apply(Command::OwnOwner {
+                            store: self.kind,
+                            owner: OWN,
+                        });
                     }
                     WantedOwner::Nobody => return false,
                 }
@@ -661,19 +793,27 @@ impl World {
                 }
                 let value = wanted.value.clone().unwrap_or_default();
                 let behind = match owner {
-                    WantedOwner::Session(id) => match self.core.sessions().get(id).and_then(|s| s.legacy.as_ref()) {
-                        Some(legacy) => legacy.id,
-                        None => return false,
-                    },
+                    WantedOwner::Session(id) => {
+                        match self.core.sessions().get(id).and_then(|s| s.legacy.as_ref()) {
+                            Some(legacy) => legacy.id,
+                            None => return false,
+                        }
+                    }
                     WantedOwner::Lease(id) => id,
                     WantedOwner::Gateway => OWN,
                     WantedOwner::Nobody => 0,
                 };
-                let expect = wanted.seen.as_ref().map_or(Expect::Absent, |e| Expect::Mark(e.mark));
-                let replaces = self.kind == StoreKind::Zookeeper && wanted.seen.as_ref().is_some_and(|e| e.owner != behind);
+                let expect = wanted
+                    .seen
+                    .as_ref()
+                    .map_or(Expect::Absent, |e| Expect::Mark(e.mark));
+                let replaces = self.kind == StoreKind::Zookeeper
+                    && wanted.seen.as_ref().is_some_and(|e| e.owner != behind);
                 let written = if replaces && self.legacy.has_owner(behind) {
                     // Delete and create in one multi.
-                    self.legacy.delete(&raw, expect).and_then(|_| self.legacy.put(&raw, &value, behind, Expect::Absent))
+                    self.legacy
+                        .delete(&raw, expect)
+                        .and_then(|_| self.legacy.put(&raw, &value, behind, Expect::Absent))
                 } else {
                     self.legacy.put(&raw, &value, behind, expect)
                 };
@@ -697,8 +837,14 @@ impl World {
                 if self.faults && self.rng.percent(10) {
                     return false;
                 }
-                let expect = wanted.seen.as_ref().map_or(Expect::Any, |e| Expect::Mark(e.mark));
-                let conflict = self.legacy.get(&raw).is_some_and(|e| expect != Expect::Mark(e.mark));
+                let expect = wanted
+                    .seen
+                    .as_ref()
+                    .map_or(Expect::Any, |e| Expect::Mark(e.mark));
+                let conflict = self
+                    .legacy
+                    .get(&raw)
+                    .is_some_and(|e| expect != Expect::Mark(e.mark));
                 let removed = self.legacy.delete(&raw, expect);
                 if self.blind || self.faults && self.rng.percent(15) {
                     return false;
@@ -707,8 +853,13 @@ impl World {
                     self.look(&raw);
                     return false;
                 }
-                let mark = removed.or(wanted.seen.as_ref().map(|e| e.mark)).unwrap_or(0);
-                self.apply(Command::Legacy { store: self.kind, event: LegacyEvent::Delete { key: raw, mark } });
+                let mark = removed
+                    .or(wanted.seen.as_ref().map(|e| e.mark))
+                    .unwrap_or(0);
+                self.apply(Command::Legacy {
+                    store: self.kind,
+                    event: LegacyEvent::Delete { key: raw, mark },
+                });
                 self.core.settled(key);
                 false
             }
@@ -717,7 +868,10 @@ impl World {
 
     fn look(&mut self, key: &Bytes) {
         if let Some(entry) = self.legacy.told(key) {
-            self.apply(Command::Legacy { store: self.kind, event: LegacyEvent::Put(entry) });
+            self.apply(Command::Legacy {
+                store: self.kind,
+                event: LegacyEvent::Put(entry),
+            });
         }
     }
 
@@ -741,7 +895,10 @@ impl World {
             self.apply(Command::Step(Box::new(step)));
             let now = self.seen_instances();
             if self.mode() == Mode::TakenOver && !seen.is_subset(&now) {
-                self.fail(&format!("a step hid {:?}", seen.difference(&now).collect::<Vec<_>>()));
+                self.fail(&format!(
+                    "a step hid {:?}",
+                    seen.difference(&now).collect::<Vec<_>>()
+                ));
             }
         }
     }
@@ -762,7 +919,9 @@ impl World {
         self.mirror = Mirror::default();
         self.mirror.watch(&mut self.core);
         self.believed.clear();
-        self.apply(Command::Started { incarnation: u64::try_from(self.now).expect("positive") });
+        self.apply(Command::Started {
+            incarnation: u64::try_from(self.now).expect("positive"),
+        });
         self.legacy.list();
     }
 
@@ -781,7 +940,11 @@ impl World {
                 self.say(&format!("guest {n} registers"));
                 self.next_id += 1;
                 let id = self.next_id;
-                self.apply(Command::OpenSession { id, password: [1; 16], timeout_ms: 10_000 });
+                self.apply(Command::OpenSession {
+                    id,
+                    password: [1; 16],
+                    timeout_ms: 10_000,
+                });
                 self.guests[n] = (Some(id), true);
                 self.guest_parents();
                 let address = if n == 2 { 201 } else { 200 + n };
@@ -794,7 +957,11 @@ impl World {
                     session: id,
                     auth: Vec::new(),
                 };
-                self.apply(Command::Tree { peer: format!("10.2.0.{n}:1"), session: id, op });
+                self.apply(Command::Tree {
+                    peer: format!("10.2.0.{n}:1"),
+                    session: id,
+                    op,
+                });
             }
             (Some(id), true) if self.rng.percent(50) => {
                 self.say(&format!("guest {n} closes"));
@@ -821,7 +988,11 @@ impl World {
                     session: 0,
                     auth: Vec::new(),
                 };
-                self.apply(Command::Tree { peer: "10.0.0.1:1".into(), session: 0, op });
+                self.apply(Command::Tree {
+                    peer: "10.0.0.1:1".into(),
+                    session: 0,
+                    op,
+                });
             }
         }
     }
@@ -895,7 +1066,11 @@ impl World {
                 self.legacy.recover(false, self.now);
             }
             67..=76 => {
-                let kind = if self.rng.percent(70) { Move::Advance } else { Move::Rollback };
+                let kind = if self.rng.percent(70) {
+                    Move::Advance
+                } else {
+                    Move::Rollback
+                };
                 self.phase_step(kind);
             }
             77..=79 => self.phase_step(Move::TakeOver),
@@ -933,9 +1108,16 @@ impl World {
 
     /// The session or lease behind a client's ends in L, though the client lives.
     pub(super) fn owner_ends(&mut self, n: usize) {
-        let Some(id) = self.clients[n].owner else { return };
+        let Some(id) = self.clients[n].owner else {
+            return;
+        };
         let behind = match self.kind {
-            StoreKind::Zookeeper => self.core.sessions().get(id).and_then(|s| s.legacy.as_ref()).map(|l| l.id),
+            StoreKind::Zookeeper => self
+                .core
+                .sessions()
+                .get(id)
+                .and_then(|s| s.legacy.as_ref())
+                .map(|l| l.id),
             _ => Some(id),
         };
         if let Some(behind) = behind {
@@ -979,7 +1161,6 @@ enum Op {
 pub(super) fn peer(n: usize) -> String {
     format!("10.0.0.{n}:{}", 40_000 + n)
 }
-
 
 fn zookeeper_value(address: usize, v: u64) -> Bytes {
     format!(
