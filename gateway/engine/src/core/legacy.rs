@@ -488,6 +488,7 @@ impl Core {
             let relay = self.mode(key.store) == Mode::Relay;
             self.follow_number(key.store, mark);
             let current = self.owner_in_legacy(&key);
+            let shown = self.seen(&key).map(|seen| seen.value);
             let Some(reg) = self.st.registrations.get_mut(&key) else {
                 continue;
             };
@@ -508,7 +509,9 @@ impl Core {
                 // been deleted by somebody; converge decides between that and a loss.
                 if let Some(entry) = entry {
                     // What a client wrote here after that entry is not what was deleted.
-                    let latest = entry.mark > reg.above && current == Some(entry.owner);
+                    let latest = entry.mark > reg.above
+                        && current == Some(entry.owner)
+                        && shown.as_deref() == Some(entry.value.as_deref().unwrap_or_default());
                     let wanted = copies && !letting_go && reg.bridge_of.is_none() && latest;
                     reg.absence = if wanted { absence } else { Absence::NeverThere };
                     self.asked.remove(&key);

@@ -387,6 +387,28 @@ fn a_listing_from_before_a_removal_speaks_for_nobody() {
 }
 
 #[test]
+fn a_deletion_of_an_older_value_in_l_is_no_removal_of_a_newer_one() {
+    let mut bench = Bench::with_zookeeper(Phase::MergeNew);
+    register(&mut bench, 3);
+    // Our attempt's outcome is not known when the client writes again and a tool deletes what it made.
+    let op = TreeCommand::SetData {
+        path: spring(3).0,
+        data: Some(spring(4).1.into()),
+        version: -1,
+        auth: Vec::new(),
+    };
+    bench.write(3, op);
+    bench.legacy(LegacyEvent::Put(legacy_entry(3, 4003, 50)));
+    gone(&mut bench, 3, 51);
+    for _ in 0..2 {
+        assert_eq!(
+            action(&mut bench, 3, LegacyOwner::Alive),
+            Some(Action::CreateIfAbsent)
+        );
+    }
+}
+
+#[test]
 fn ended_owners_are_not_remembered_for_ever() {
     let mut bench = Bench::with_zookeeper(Phase::MergeNew);
     for id in 1..=600 {
