@@ -125,16 +125,25 @@ impl Upstreams {
             return Ok(upstream.clone());
         }
         *slot = None;
-        let (legacy, timeout_ms) = gateway
+        let (legacy, timeout_ms, bound) = gateway
             .with(|core| {
                 let session = core.sessions().get(session);
-                (session.and_then(|s| s.legacy.clone()), session.map_or(10_000, |s| s.timeout_ms))
+                let timeout_ms = session.map_or(10_000, |s| s.timeout_ms);
+                (session.and_then(|s| s.legacy.clone()), timeout_ms, session.is_some_and(|s| s.bound))
             })
             .0;
         let upstream = match legacy {
             Some(known) => match self.connect(timeout_ms, Some(&known), &client).await? {
                 Some((upstream, _)) => upstream,
-                // The ensemble has let the session go: a new one stands behind the client from now on.
+                // The ensemble has let the session go. What it held there is gone with it, so its client has to be
+                // told; for a client with registrations only, a new one stands behind it from now on.
+                None if bound => {
+                    gateway.apply(Command::LegacySessionGone { id: session });
+                    return Err(BackendError::not_applied(
+                        ErrorKind::LeaseGone,
+                        format!("the legacy ensemble let the session behind {session:x} go"),
+                    ));
+                }
                 None => self.open(gateway, session, timeout_ms, &client).await?,
             },
             None => self.open(gateway, session, timeout_ms, &client).await?,

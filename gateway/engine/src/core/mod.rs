@@ -205,7 +205,8 @@ pub enum Command {
         /// Session.
         id: i64,
     },
-    /// The legacy ensemble said that a relayed session expired.
+    /// The legacy ensemble said that a session expired which lives by its word: a relayed one, or one that
+    /// is bound to it.
     LegacySessionGone {
         /// Session.
         id: i64,
@@ -580,7 +581,7 @@ impl Core {
                 self.set_timeout(*id, *timeout_ms, now_ms, &mut fx)
             }
             Command::CloseSession { id } => self.close_session(*id, now_ms, &mut fx),
-            Command::LegacySessionGone { id } => fx.over.extend(self.drop_session(*id, now_ms)),
+            Command::LegacySessionGone { id } => self.legacy_session_gone(*id, now_ms, &mut fx),
             Command::LegacySession { id, legacy } => self.set_legacy_session(*id, legacy.clone()),
             Command::Bound { id } => self.st.sessions.set_bound(*id),
             Command::Tree { peer, session, op } => {

@@ -132,7 +132,7 @@ async fn behind(front: &Front, mut opened: Opened, conn: ConnId) -> Outcome {
             Ok(_) => {
                 // The ensemble let it go, and with it what it held there.
                 upstreams.gone(id, conn);
-                gateway.apply(Command::CloseSession { id });
+                gateway.apply(Command::LegacySessionGone { id });
                 return Outcome::Expired;
             }
             Err(error) => {

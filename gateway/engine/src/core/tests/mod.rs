@@ -649,3 +649,33 @@ fn an_etcd_lease_owns_and_expires_like_a_session() {
     assert!(bench.core.keys().lease(42).is_none());
     assert!(bench.core.renew(LeaseId::lease(42), bench.now).is_err());
 }
+
+#[test]
+fn a_session_that_the_ensemble_let_go_leaves_its_registrations_to_be_judged() {
+    let mut bench = Bench::with_zookeeper(Phase::MergeNew);
+    let sessions: Vec<i64> = (1..=10).collect();
+    for id in &sessions {
+        bench.session(*id);
+        bench.apply(Command::Bound { id: *id });
+        let (path, data) = spring(u8::try_from(*id).expect("small"));
+        for parent in ["/services", "/services/billing"] {
+            bench.write(*id, create(parent, b"", CreateMode::Persistent));
+        }
+        bench.write(*id, with_session(create(&path, &data, CreateMode::Ephemeral), *id));
+    }
+    bench.pass(120_000, &sessions);
+    for id in &sessions {
+        bench.apply(Command::LegacySessionGone { id: *id });
+        assert!(bench.core.sessions().get(*id).is_none());
+    }
+    assert_eq!(bench.children("/services/billing"), 10);
+    // One client comes back with another session, and takes its path.
+    bench.session(77);
+    let (path, data) = spring(1);
+    let fx = bench.write(77, with_session(create(&path, &data, CreateMode::Ephemeral), 77));
+    assert!(matches!(fx.reply, Some(Reply::Tree(Ok(TreeReply::Created { .. })))), "{:?}", fx.reply);
+    // The others do not: that is a mass loss, and is held.
+    bench.pass(30_000, &[77]);
+    assert_eq!(bench.children("/services/billing"), 10);
+    assert_eq!(bench.core.held_count(), 9);
+}
