@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use causeway_engine::core::{Command, Reply};
 use causeway_engine::phase::{Census, Forced, Move, Refusal};
-use causeway_engine::protection::{AlarmKind, Input, Order};
+use causeway_engine::protection::{Input, Order};
 use causeway_registry::StoreKind;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -186,13 +186,7 @@ async fn plan(State(app): State<App>) -> Result<Json<Value>, Failure> {
 
 async fn audit(State(app): State<App>) -> Json<Value> {
     let steps: Vec<Value> = app.gateway.with(|core| core.phase().steps().iter().map(|s| json!(s)).collect()).0;
-    let orders: Vec<Value> = app
-        .gateway
-        .recent_alarms()
-        .into_iter()
-        .filter(|a| matches!(a.kind, AlarmKind::OrderSet | AlarmKind::OrderEnded))
-        .map(|a| json!(a))
-        .collect();
+    let orders: Vec<Value> = app.gateway.with(|core| core.orders().map(|a| json!(a)).collect()).0;
     Json(json!({"steps": steps, "orders": orders}))
 }
 
@@ -223,25 +217,20 @@ async fn step(
         other => return Err(Failure::new(StatusCode::NOT_FOUND, format!("no step is called {other:?}"))),
     };
     app.legacy.prepare_step(&app.gateway, kind).await;
-    let now_ms = app.gateway.now_ms();
     let census = app.legacy.census(&app.gateway);
     let remaining = app.legacy.still_on_legacy(&app.gateway).await;
     let force = request.force.then(|| Forced { reason: request.reason.clone() });
-    let judged = app
-        .gateway
-        .with(|core| {
-            let gates = core.gates(census, remaining, now_ms);
-            core.judge(kind, &gates, force.as_ref(), &request.actor, &request.reason, now_ms)
-        })
-        .0;
-    let step = judged.map_err(|refusal| {
+    let taken = app.gateway.step(|core, now_ms| {
+        let gates = core.gates(census, remaining, now_ms);
+        core.judge(kind, &gates, force.as_ref(), &request.actor, &request.reason, now_ms)
+    });
+    let (step, done) = taken.map_err(|refusal| {
         let failures = match &refusal {
             Refusal::Gates { failures, .. } => failures.clone(),
             _ => Vec::new(),
         };
         Failure(StatusCode::CONFLICT, json!({"error": refusal.to_string(), "failures": failures}))
     })?;
-    let done = app.gateway.apply(Command::Step(Box::new(step.clone())));
     app.gateway
         .durable(done.after)
         .await

@@ -161,9 +161,12 @@ fn session_key(dir: Option<&Path>) -> anyhow::Result<[u8; 32]> {
 fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    // It appears whole or not at all.
+    let fresh = path.with_extension("new");
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
     file.write_all(bytes)?;
-    file.sync_all()
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)
 }
 
 async fn stop_signal() -> anyhow::Result<()> {

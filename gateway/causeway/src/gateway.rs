@@ -11,6 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use causeway_engine::core::{Command, Core, Effects, KeyDispatch, OwnerOver, Reply};
 use causeway_engine::key_watch::StreamId;
+use causeway_engine::phase::Step;
 use causeway_engine::session::{self, ConnId, Session};
 use causeway_engine::watch::{WatchEvent, WatcherId};
 use causeway_registry::{Delta, LeaseId, StoreKind};
@@ -72,6 +73,22 @@ pub struct KeyNews {
     pub after: Position,
 }
 
+/// Wakes everybody who waits, and those who were busy as soon as they wait again.
+#[derive(Debug, Default)]
+pub struct Wake(watch::Sender<()>);
+
+impl Wake {
+    /// There is something to do.
+    pub fn notify_one(&self) {
+        self.0.send_replace(());
+    }
+
+    /// To wait on, with `changed`.
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.0.subscribe()
+    }
+}
+
 /// What became of a command.
 #[derive(Debug)]
 pub struct Done {
@@ -115,7 +132,7 @@ pub struct Gateway {
     over: broadcast::Sender<Over>,
     resync: broadcast::Sender<StoreKind>,
     /// Told when there is work toward a legacy store.
-    pub converge: Notify,
+    pub converge: Wake,
     timers: Notify,
     next_conn: AtomicU64,
     last_session: AtomicI64,
@@ -146,7 +163,7 @@ impl Gateway {
             deltas: broadcast::channel(4096).0,
             over: broadcast::channel(65_536).0,
             resync: broadcast::channel(16).0,
-            converge: Notify::new(),
+            converge: Wake::default(),
             timers: Notify::new(),
             next_conn: AtomicU64::new(1),
             last_session: AtomicI64::new(session::session_id(now, 0)),
@@ -190,10 +207,8 @@ impl Gateway {
         } else {
             0
         };
-        let closed = matches!(command, Command::CloseSession { .. });
-        let revoked = matches!(command, Command::Keys { .. } | Command::KeysAcknowledged { .. });
         let done = Done { reply: fx.reply.take().unwrap_or(Reply::None), number: fx.number, after };
-        self.deliver(fx, after, closed, revoked);
+        self.deliver(fx, after);
         if matches!(command, Command::Step(_)) {
             self.stepped.send_replace(core.phase().epoch());
         }
@@ -201,6 +216,15 @@ impl Gateway {
             self.snapshot_locked(core);
         }
         done
+    }
+
+    /// Judges a phase step and takes it in the same moment, so that no other step comes between.
+    pub fn step<E>(&self, judge: impl FnOnce(&Core, i64) -> Result<Step, E>) -> Result<(Step, Done), E> {
+        let mut core = self.core.lock();
+        let now_ms = self.clock.now_ms();
+        let step = judge(&core, now_ms)?;
+        let done = self.apply_locked(&mut core, Command::Step(Box::new(step.clone())), now_ms);
+        Ok((step, done))
     }
 
     fn snapshot_locked(&self, core: &Core) {
@@ -218,7 +242,7 @@ impl Gateway {
         }
     }
 
-    fn deliver(&self, fx: Effects, after: Position, closed: bool, revoked: bool) {
+    fn deliver(&self, fx: Effects, after: Position) {
         for (watcher, event) in fx.tree_events {
             let full = match self.tree_queues.get(&watcher) {
                 Some(queue) => queue.try_send(TreeNews::Event { event, after }).is_err(),
@@ -242,11 +266,18 @@ impl Gateway {
         for conn in fx.close {
             self.close_connection(conn);
         }
-        for session in fx.over {
-            let _ = self.over.send(Over::Session { session: Box::new(session), closed });
+        let tell = |over| {
+            let _ = self.over.send(over);
+        };
+        for (sessions, closed) in [(fx.over, false), (fx.closed, true)] {
+            for session in sessions {
+                tell(Over::Session { session: Box::new(session), closed });
+            }
         }
-        for id in fx.leases_over {
-            let _ = self.over.send(Over::Lease { id, revoked });
+        for (leases, revoked) in [(fx.leases_over, false), (fx.revoked, true)] {
+            for id in leases {
+                tell(Over::Lease { id, revoked });
+            }
         }
         for alarm in fx.alarms {
             tracing::warn!(

@@ -17,6 +17,7 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 
 use super::Legacy;
+use super::sessions::Upstreams;
 use crate::gateway::{Gateway, Over};
 
 /// Registrations looked at in one round.
@@ -34,28 +35,43 @@ const EVERY: Duration = Duration::from_secs(1);
 /// TTL of the gateway's own lease in L, for bridged records.
 const OWN_TTL: Duration = Duration::from_secs(15);
 
-/// Converges until the gateway stops.
-pub async fn run(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
+/// Brings one store to what the machine wants there, until the gateway stops. A store that hangs holds up
+/// nobody but itself.
+pub async fn run(gateway: Arc<Gateway>, legacy: Arc<Legacy>, store: StoreKind) {
     let mut stopping = gateway.stopping();
-    let own = Arc::new(OwnLeases::default());
+    let mut wake = gateway.converge.subscribe();
+    let own = OwnLeases::default();
+    let mut last: Option<RecordKey> = None;
     loop {
-        if let Some(sessions) = &legacy.sessions {
-            sessions.reattach(&gateway).await;
-        }
-        let keys = gateway.with(|core| core.dirty(ROUND)).0;
+        let keys = gateway.with(|core| core.dirty(store, last.as_ref(), ROUND)).0;
+        last = keys.last().cloned();
         let results: Vec<bool> = futures::stream::iter(keys)
             .map(|key| attempt(&gateway, &legacy, &own, key))
             .buffer_unordered(ATTEMPTS)
             .collect()
             .await;
-        let pause = if results.contains(&false) { PAUSE } else { EVERY };
+        let waits = results.contains(&false);
+        if waits {
+            tokio::time::sleep(PAUSE).await;
+        }
         tokio::select! {
-            () = gateway.converge.notified() => {
-                if results.contains(&false) {
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-            () = tokio::time::sleep(pause) => {}
+            _ = wake.changed() => {}
+            () = tokio::time::sleep(EVERY) => {}
+            () = crate::gateway::stopped(&mut stopping) => return,
+        }
+    }
+}
+
+/// Keeps the ensemble's sessions of connected clients attached, until the gateway stops.
+pub async fn keep_attached(gateway: Arc<Gateway>, sessions: Arc<Upstreams>) {
+    let mut stopping = gateway.stopping();
+    let mut wake = gateway.converge.subscribe();
+    loop {
+        sessions.reattach(&gateway).await;
+        tokio::time::sleep(PAUSE).await;
+        tokio::select! {
+            _ = wake.changed() => {}
+            () = tokio::time::sleep(EVERY) => {}
             () = crate::gateway::stopped(&mut stopping) => return,
         }
     }
@@ -212,7 +228,7 @@ async fn write_znode(
         .acl
         .iter()
         .map(|a| Acl {
-            perms: i32::try_from(a.perms).unwrap_or(31),
+            perms: a.perms.cast_signed(),
             scheme: a.scheme.clone(),
             id: a.id.clone(),
         })

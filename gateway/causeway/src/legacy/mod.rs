@@ -92,11 +92,14 @@ impl Legacy {
         for store in [StoreKind::Zookeeper, StoreKind::Etcd] {
             if let Some(backend) = legacy.backend(store) {
                 tokio::spawn(feed::run(gateway.clone(), store, backend.clone()));
+                tokio::spawn(converge::run(gateway.clone(), legacy.clone(), store));
                 tokio::spawn(watch_health(gateway.clone(), legacy.clone(), store, backend.clone()));
             }
         }
+        if let Some(sessions) = &legacy.sessions {
+            tokio::spawn(converge::keep_attached(gateway.clone(), sessions.clone()));
+        }
         if legacy.zookeeper.is_some() || legacy.etcd.is_some() {
-            tokio::spawn(converge::run(gateway.clone(), legacy.clone()));
             tokio::spawn(converge::follow_over(gateway.clone(), legacy.clone()));
         }
         Ok(legacy)

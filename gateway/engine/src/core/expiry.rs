@@ -9,9 +9,12 @@ use super::registrations::{is_late, lease_of, path_of};
 use super::{Core, Effects, REGISTRY, Reply, ms};
 use crate::converge::Absence;
 use crate::key_space::KeyCommand;
-use crate::protection::{Cause, Input, Output};
+use crate::protection::{AlarmKind, Cause, Input, Output};
 use crate::route::Mode;
 use crate::znode_tree::TreeCommand;
+
+/// Orders to protection that the audit remembers.
+const ORDERS: usize = 1_000;
 
 impl Core {
     pub(super) fn silent(&mut self, leases: &[LeaseId], now_ms: i64, fx: &mut Effects) {
@@ -222,7 +225,15 @@ impl Core {
                     gone.extend(self.stale_of(&(service, instance)))
                 }
                 Output::Refuse { why, .. } => fx.reply = Some(Reply::OrderRefused(why.to_string())),
-                Output::Alarm(alarm) => fx.alarms.push(alarm),
+                Output::Alarm(alarm) => {
+                    if matches!(alarm.kind, AlarmKind::OrderSet | AlarmKind::OrderEnded) {
+                        if self.st.orders.len() >= ORDERS {
+                            self.st.orders.pop_front();
+                        }
+                        self.st.orders.push_back(alarm.clone());
+                    }
+                    fx.alarms.push(alarm);
+                }
                 Output::FreezeSource { source, .. } => self.freeze(&source, true, now_ms, fx),
                 Output::ThawSource { source } => self.freeze(&source, false, now_ms, fx),
             }

@@ -1,5 +1,6 @@
 //! The legacy stores: what they show, what it means here, and what they lack.
 
+use std::ops::Bound;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -697,8 +698,23 @@ impl Core {
 
 /// Convergence.
 impl Core {
-    /// Registrations that L may have to follow, in order, at most `limit`.
-    pub fn dirty(&self, limit: usize) -> Vec<RecordKey> {
+    /// Registrations that a store may have to follow, in order from `after` on and then from the first, at
+    /// most `limit`: whoever asks with the last one it got comes to all of them.
+    pub fn dirty(&self, store: StoreKind, after: Option<&RecordKey>, limit: usize) -> Vec<RecordKey> {
+        let of_store = |key: &&RecordKey| key.store == store;
+        let behind: Box<dyn Iterator<Item = &RecordKey>> = match after {
+            Some(after) => {
+                let later = self.dirty.range((Bound::Excluded(after), Bound::Unbounded));
+                Box::new(later.chain(self.dirty.range(..=after)))
+            }
+            None => Box::new(self.dirty.iter()),
+        };
+        behind.filter(of_store).take(limit).cloned().collect()
+    }
+
+    /// Those of both stores, for tests.
+    #[cfg(test)]
+    pub(super) fn all_dirty(&self, limit: usize) -> Vec<RecordKey> {
         self.dirty.iter().take(limit).cloned().collect()
     }
 

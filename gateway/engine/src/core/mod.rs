@@ -21,7 +21,7 @@ mod report;
 mod tests;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use causeway_registry::{Delta, LeaseId, Node, NodeConfig, RecordBody, RecordKey, StoreKind};
@@ -372,6 +372,10 @@ pub struct Effects {
     pub over: Vec<Session>,
     /// Leases that are over.
     pub leases_over: Vec<i64>,
+    /// Sessions that their clients closed: so is what stands behind them in L.
+    pub closed: Vec<Session>,
+    /// Leases that their clients revoked: so are they in L.
+    pub revoked: Vec<i64>,
     /// Alarms and notices.
     pub alarms: Vec<Alarm>,
     /// Changes for the registry's own subscribers.
@@ -401,6 +405,8 @@ struct State {
     /// Sessions and leases in L that stood behind clients' which are over, and since when: what they still
     /// own there is nobody's life.
     ended: BTreeMap<(StoreKind, i64), i64>,
+    /// The latest orders of operators to protection, for the audit.
+    orders: VecDeque<Alarm>,
     /// Stores that gave a whole snapshot at least once.
     imported: BTreeSet<StoreKind>,
     /// Until when even owners' removals are held, by service; "" is all of them.
@@ -496,6 +502,7 @@ impl Core {
             registrations: BTreeMap::new(),
             own_owners: BTreeSet::new(),
             ended: BTreeMap::new(),
+            orders: VecDeque::new(),
             imported: BTreeSet::new(),
             explicit_holds: BTreeMap::new(),
             lost_leases: BTreeSet::new(),
@@ -806,6 +813,11 @@ impl Core {
     /// Protection's state.
     pub fn protection(&self) -> &Protection {
         &self.st.protection
+    }
+
+    /// The latest orders of operators to protection, oldest first.
+    pub fn orders(&self) -> impl Iterator<Item = &Alarm> {
+        self.st.orders.iter()
     }
 
     /// The phase and its history.

@@ -748,7 +748,7 @@ fn entry_of(
     (reg.instance, reg.layout, reg.node, reg.removed) = (instance, layout, seen.kind, false);
     match from {
         From::Client(actor) => {
-            reg.peer = host_of(actor.peer).to_owned();
+            reg.peer = actor.peer.to_owned();
             reg.bridge_of = None;
         }
         From::Bridge(source) => reg.bridge_of = Some((*source).clone()),
@@ -791,11 +791,6 @@ impl Registration {
             since_ms: now_ms,
         }
     }
-}
-
-/// The address of a client without its port, which differs with each of its connections.
-pub(super) fn host_of(peer: &str) -> &str {
-    peer.rsplit_once(':').map_or(peer, |(host, _)| host)
 }
 
 fn body(seen: &Seen, layout: &str, instance: Option<&Instance>) -> RecordBody {

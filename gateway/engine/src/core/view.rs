@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use causeway_registry::{Health, LeaseId, LeaseState, RecordBody, RecordKey, StoreKind};
 
-use super::registrations::{Actor, From, host_of, is_late, path_of, protocol};
+use super::registrations::{Actor, From, is_late, path_of, protocol};
 use super::{Core, Effects, LegacyEntry, REGISTRY, Reply, ms};
 use crate::converge::Absence;
 use crate::key_space::{KeyCommand, KeyReply, Op, Txn};
@@ -217,7 +217,7 @@ impl Core {
         self.sync_all_absent(&gone, now_ms, fx);
         if let Some(session) = self.drop_session(id, now_ms) {
             fx.close.extend(session.connection);
-            fx.over.push(session);
+            fx.closed.push(session);
         }
     }
 
@@ -460,7 +460,7 @@ impl Core {
     fn cause_of_delete(&self, key: &RecordKey, actor: Actor<'_>) -> Cause {
         let owner = self.st.node.get(key).and_then(|r| r.lease).map(|l| l.id);
         let peer = self.st.registrations.get(key).map(|r| r.peer.as_str());
-        let host = host_of(actor.peer);
+        let host = actor.peer;
         if owner == Some(actor.owner) || (!host.is_empty() && peer == Some(host)) {
             Cause::Explicit
         } else {
@@ -925,7 +925,7 @@ impl Core {
             (KeyCommand::LeaseRevoke { id, .. }, Ok(_)) => {
                 self.end_lease(LeaseId::lease(*id), &held, now_ms, fx);
                 self.end_owner(StoreKind::Etcd, *id, now_ms);
-                fx.leases_over.push(*id);
+                fx.revoked.push(*id);
                 let gone: Vec<(RecordKey, Cause)> = changed
                     .iter()
                     .map(|k| (k.clone(), Cause::Explicit))
@@ -1082,10 +1082,14 @@ impl Core {
     }
 
     pub(super) fn close_native_lease(&mut self, id: LeaseId, now_ms: i64, fx: &mut Effects) {
+        let keep = self.held_back(id, now_ms);
         let keys: Vec<RecordKey> = self.st.node.by_lease(id).map(|r| r.key.clone()).collect();
-        self.st.node.close_lease(id, ms(now_ms));
-        let gone: Vec<(RecordKey, Cause)> =
-            keys.into_iter().map(|key| (key, Cause::Explicit)).collect();
+        self.end_lease(id, &keep, now_ms, fx);
+        let gone: Vec<(RecordKey, Cause)> = keys
+            .into_iter()
+            .filter(|key| !keep.contains_key(key))
+            .map(|key| (key, Cause::Explicit))
+            .collect();
         self.sync_all_absent(&gone, now_ms, fx);
     }
 }

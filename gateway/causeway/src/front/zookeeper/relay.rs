@@ -62,7 +62,12 @@ pub(super) async fn run(
     let (upstream, response) = match handshake {
         Handshake::Established { connection, response } => (connection, response),
         Handshake::Expired(response) => {
-            if request.session_id != 0 {
+            // It says the same to a wrong password, which proves nothing about the session.
+            let password = request.password.clone().unwrap_or_default();
+            let proved = |core: &mut causeway_engine::core::Core| {
+                core.sessions().may_resume(request.session_id, &password).is_ok()
+            };
+            if front.gateway.with(proved).0 {
                 front.gateway.apply(Command::LegacySessionGone { id: request.session_id });
             }
             let _ = tokio::time::timeout(HANDSHAKE, outgoing.write_whole(response.encode_frame())).await;

@@ -508,7 +508,7 @@ fn in_merge_new_an_outage_of_the_ensemble_removes_nothing_and_losses_are_asserte
         with_session(create(&path, &data, CreateMode::Ephemeral), 7),
     );
     let key = RecordKey::new(StoreKind::Zookeeper, path.clone().into_bytes());
-    assert!(bench.core.dirty(10).contains(&key));
+    assert!(bench.core.all_dirty(10).contains(&key));
     assert_eq!(
         bench
             .core

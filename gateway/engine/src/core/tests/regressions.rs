@@ -493,7 +493,7 @@ fn a_change_during_an_attempt_keeps_the_registration_on_the_list() {
     bench.write(3, op);
     bench.legacy(LegacyEvent::Put(legacy_entry(3, 4003, 50)));
     bench.core.settled(&key(3));
-    assert!(bench.core.dirty(10).contains(&key(3)));
+    assert!(bench.core.all_dirty(10).contains(&key(3)));
     assert_eq!(
         action(&mut bench, 3, LegacyOwner::Alive),
         Some(Action::WriteIfUnchanged)
@@ -731,7 +731,7 @@ fn what_returns_from_being_held_is_asserted_in_l_again() {
     );
     bench.core.settled(&key(3));
     bench.pass(1_000, &[3]);
-    assert!(bench.core.dirty(10).contains(&key(3)));
+    assert!(bench.core.all_dirty(10).contains(&key(3)));
 }
 
 #[test]

@@ -434,7 +434,7 @@ impl World {
         } else {
             let gates = self.core.gates(Census::None, Vec::new(), self.now);
             if gates.backlog > 0 || !gates.differences.is_empty() || !gates.unhealthy.is_empty() {
-                trouble.push(format!("gates: {gates:?}; dirty {:?}", self.core.dirty(10)));
+                trouble.push(format!("gates: {gates:?}; dirty {:?}", self.core.all_dirty(10)));
                 for key in self.core.differing.keys() {
                     trouble.push(format!(
                         "  {key}: {:?} {:?}",
@@ -442,7 +442,7 @@ impl World {
                         self.core.node().get(key)
                     ));
                 }
-                for key in self.core.dirty(3) {
+                for key in self.core.all_dirty(3) {
                     trouble.push(format!(
                         "  {key}: {:?}",
                         self.core.st.registrations.get(&key)

@@ -685,7 +685,7 @@ impl World {
                 self.legacy.close(id);
             }
         }
-        for key in self.core.dirty(1000) {
+        for key in self.core.all_dirty(1000) {
             for _ in 0..6 {
                 if !self.attempt(&key) {
                     break;
