@@ -63,10 +63,10 @@ impl Core {
         for (id, timeout_ms) in sessions {
             let doubtful = self.st.sessions.get(id).is_some_and(|s| s.lost && !s.bound);
             if doubtful && self.st.tree.ephemerals(id).next().is_none() {
-                // Its client has to hear it: what it registered is gone.
-                if let Some(session) = self.drop_session(id, now_ms) {
+                // Either its client removed what it had registered, or L did because the session ended there. L
+                // is asked when the client comes back: the session is adopted from it, or expired.
+                if let Some(session) = self.st.sessions.close(id) {
                     fx.close.extend(session.connection);
-                    fx.over.push(session);
                 }
                 continue;
             }
@@ -81,8 +81,7 @@ impl Core {
                     now_ms,
                     fx,
                 );
-                self.end_owner(StoreKind::Etcd, id, now_ms);
-                fx.leases_over.push(id);
+                // As with sessions: the next keep-alive asks L.
                 continue;
             }
             let ttl_ms = u64::try_from(ttl_s.max(1))

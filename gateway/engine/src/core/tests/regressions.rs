@@ -182,26 +182,46 @@ fn foreign_deletes_of_one_transaction_are_judged_together() {
 }
 
 #[test]
-fn an_owner_is_known_by_its_address_whatever_the_port_of_its_connection() {
+fn an_owner_is_known_by_its_address_and_neighbours_are_strangers() {
     let (mut bench, _) = ten();
+    let delete = |host: u8| TreeCommand::Delete {
+        path: spring(host).0,
+        version: -1,
+        auth: Vec::new(),
+    };
+    let mut refused = 0;
     for host in 1..=10_u8 {
-        let op = TreeCommand::Delete {
-            path: spring(host).0,
-            version: -1,
-            auth: Vec::new(),
-        };
+        let peer = format!("10.0.0.{host}:1");
         let fx = bench.apply(Command::Tree {
-            peer: format!("10.0.0.{host}:4711"),
+            peer,
             session: 0,
-            op,
+            op: delete(host),
         });
-        assert!(
-            matches!(fx.reply, Some(Reply::Tree(Ok(_)))),
-            "{host}: {:?}",
-            fx.reply
-        );
+        refused += usize::from(matches!(fx.reply, Some(Reply::Refused { .. })));
     }
-    assert_eq!(bench.children("/services/billing"), 0);
+    assert_eq!((bench.children("/services/billing"), refused), (0, 0));
+    // Addresses of IPv6 that differ in their last group are two hosts.
+    bench.session(90);
+    let (path, data) = spring(1);
+    for parent in ["/services", "/services/billing"] {
+        bench.write(90, create(parent, b"", CreateMode::Container));
+    }
+    bench.apply(Command::Tree {
+        peer: "2001:db8::1".into(),
+        session: 90,
+        op: with_session(create(&path, &data, CreateMode::Ephemeral), 90),
+    });
+    bench.pass(120_000, &[90]);
+    let fx = bench.apply(Command::Tree {
+        peer: "2001:db8::2".into(),
+        session: 0,
+        op: delete(1),
+    });
+    assert!(
+        matches!(fx.reply, Some(Reply::Refused { .. })),
+        "{:?}",
+        fx.reply
+    );
 }
 
 #[test]
