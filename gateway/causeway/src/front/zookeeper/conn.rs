@@ -1,32 +1,27 @@
 //! One connection: bytes in, requests to their places, replies and events out in order. What a request
 //! means is decided elsewhere.
 
-use std::collections::VecDeque;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use causeway_engine::route::Mode;
 use causeway_engine::session::ConnId;
 use causeway_engine::znode_tree::AuthId;
 use causeway_registry::{LeaseId, StoreKind};
-use causeway_wire::zk::record::Record;
 use causeway_wire::zk::{
-    ConnectRequest, ConnectResponse, Connection, ErrorCode, FourLetterWord, FrameDecoder, FrameError, Opening, Request,
-    RequestHeader, SlotId, Watches,
+    ConnectRequest, ConnectResponse, Connection, ErrorCode, Request, RequestHeader, SlotId, Watches,
 };
 use futures::FutureExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
 use super::general::{General, Incident};
 use super::handshake::{self, Outcome};
+use super::socket::{Ended, First, Flush, Incoming, Outgoing};
 use super::translate::{self, Answer};
-use super::{Front, HANDSHAKE, Peer, Traffic, four_letter, local, relay, taken_over};
-use crate::gateway::{Gateway, TreeNews};
+use super::{Front, HANDSHAKE, Peer, Traffic, answers, four_letter, local, relay, taken_over};
+use crate::gateway::TreeNews;
 use crate::journal::Position;
 
 /// Requests handled in a row before the connection looks at anything else.
@@ -40,10 +35,6 @@ const PAUSE_READING: usize = 4 << 20;
 
 /// Bytes of replies and events that wait before the connection is closed: it lags, and costs only itself.
 const TOO_SLOW: usize = 64 << 20;
-
-/// The connection ends now; the session does not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ended;
 
 /// Serves one connection to its end.
 pub(super) async fn run(front: &Arc<Front>, stream: TcpStream, address: SocketAddr) {
@@ -81,7 +72,7 @@ async fn shake_hands(
     }
     let news = gateway.tree_queue(conn);
     let opened = match handshake::open(front, request, conn).await {
-        Outcome::Opened(opened) => opened,
+        Outcome::Opened(opened) => *opened,
         Outcome::Expired => {
             let expired = ConnectResponse::expired(request).encode_frame();
             let _ = tokio::time::timeout(HANDSHAKE, outgoing.write_whole(expired)).await;
@@ -90,7 +81,7 @@ async fn shake_hands(
         Outcome::Silent => return Err(Ended),
     };
     books.session = Some(opened.session);
-    let general = (mode == Mode::TakenOver).then(|| opened.general).flatten();
+    let general = opened.general;
     let me = Arc::new(Peer {
         address,
         session: opened.session,
@@ -213,11 +204,11 @@ impl Client {
         let mut next_one = Some(first);
         for _ in 0..TURN {
             let Some(incident) = next_one.take() else { break };
-            taken_over::take(self, incident)?;
+            answers::take(self, incident)?;
             next_one = next(&mut self.general).now_or_never();
         }
         match next_one {
-            Some(incident) => taken_over::take(self, incident),
+            Some(incident) => answers::take(self, incident),
             None => Ok(()),
         }
     }
@@ -268,7 +259,7 @@ impl Client {
 
     fn send(&mut self, outgoing: &mut Outgoing) -> Result<Flush, Ended> {
         loop {
-            while outgoing.queued < OUTGOING {
+            while outgoing.queued() < OUTGOING {
                 let Some(chunk) = self.replies.wire.poll_output() else { break };
                 outgoing.push(chunk, self.replies.after);
             }
@@ -373,147 +364,5 @@ impl Replies {
     fn sent(&self, zxid: i64) {
         self.front.traffic.sent(zxid);
         self.me.traffic.sent(zxid);
-    }
-}
-
-/// How a connection begins.
-pub(super) enum First {
-    Word(FourLetterWord),
-    Connect(ConnectRequest),
-}
-
-/// The direction from the client.
-pub(super) struct Incoming {
-    stream: OwnedReadHalf,
-    buffer: BytesMut,
-    decoder: FrameDecoder,
-}
-
-impl Incoming {
-    fn new(stream: OwnedReadHalf, max_frame: usize) -> Self {
-        Incoming { stream, buffer: BytesMut::with_capacity(4096), decoder: FrameDecoder::new(max_frame) }
-    }
-
-    /// The first thing the client says; `None` when it is nothing that this port understands.
-    async fn first(&mut self) -> Option<First> {
-        loop {
-            match Opening::detect(&self.buffer) {
-                Opening::NeedMore => {}
-                Opening::FourLetterWord(word) => return Some(First::Word(word)),
-                Opening::Frames => {
-                    if let Some(frame) = self.frame().ok()? {
-                        return ConnectRequest::decode(frame).ok().map(First::Connect);
-                    }
-                }
-            }
-            self.read().await.ok()?;
-        }
-    }
-
-    /// The next whole frame, if it has been read. ZooKeeper: a length that cannot be ends the connection
-    /// without a reply (NIOServerCnxn.readLength).
-    pub(super) fn frame(&mut self) -> Result<Option<Bytes>, Ended> {
-        self.decoder.next(&mut self.buffer).map_err(|error| {
-            match error {
-                FrameError::Negative(_) | FrameError::TooLarge { .. } => {
-                    tracing::debug!(%error, "a ZooKeeper connection is closed");
-                }
-            }
-            Ended
-        })
-    }
-
-    /// Reads some more. Nothing is lost when the future is dropped.
-    pub(super) async fn read(&mut self) -> Result<(), Ended> {
-        match self.stream.read_buf(&mut self.buffer).await {
-            Ok(0) | Err(_) => Err(Ended),
-            Ok(_) => Ok(()),
-        }
-    }
-}
-
-/// The direction to the client.
-pub(super) struct Outgoing {
-    stream: OwnedWriteHalf,
-    chunks: VecDeque<(Bytes, Position)>,
-    queued: usize,
-}
-
-/// What became of a flush.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flush {
-    /// Everything was written.
-    Empty,
-    /// The socket takes no more for now.
-    Blocked,
-    /// The next chunk may leave once this position is on disk.
-    NotKept(Position),
-}
-
-impl Flush {
-    /// What is waited for.
-    pub(super) fn position(self) -> Position {
-        match self {
-            Flush::NotKept(position) => position,
-            Flush::Empty | Flush::Blocked => 0,
-        }
-    }
-}
-
-impl Outgoing {
-    fn new(stream: OwnedWriteHalf) -> Self {
-        Outgoing { stream, chunks: VecDeque::new(), queued: 0 }
-    }
-
-    pub(super) fn push(&mut self, chunk: Bytes, after: Position) {
-        if !chunk.is_empty() {
-            self.queued += chunk.len();
-            self.chunks.push_back((chunk, after));
-        }
-    }
-
-    /// Bytes that wait.
-    pub(super) fn queued(&self) -> usize {
-        self.queued
-    }
-
-    /// Writes as much as may leave and as the socket takes.
-    pub(super) fn flush(&mut self, gateway: &Gateway) -> Result<Flush, Ended> {
-        while let Some((chunk, after)) = self.chunks.front_mut() {
-            match gateway.is_durable(*after) {
-                Ok(true) => {}
-                Ok(false) => return Ok(Flush::NotKept(*after)),
-                // Nothing is acknowledged that the disk did not take.
-                Err(_) => return Err(Ended),
-            }
-            match self.stream.try_write(chunk) {
-                Ok(0) => return Err(Ended),
-                Ok(written) => {
-                    self.queued = self.queued.saturating_sub(written);
-                    chunk.advance(written);
-                    if chunk.is_empty() {
-                        self.chunks.pop_front();
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Flush::Blocked),
-                Err(_) => return Err(Ended),
-            }
-        }
-        Ok(Flush::Empty)
-    }
-
-    pub(super) async fn writable(&self) -> Result<(), Ended> {
-        self.stream.writable().await.map_err(|_| Ended)
-    }
-
-    pub(super) async fn write_whole(&mut self, mut bytes: Bytes) -> Result<(), Ended> {
-        self.stream.write_all_buf(&mut bytes).await.map_err(|_| Ended)?;
-        self.shut_down().await;
-        Ok(())
-    }
-
-    /// Lets the last bytes arrive before the socket goes.
-    pub(super) async fn shut_down(&mut self) {
-        let _ = self.stream.shutdown().await;
     }
 }

@@ -31,7 +31,7 @@ struct Figures {
 
 /// The text that answers a word.
 pub(super) fn answer(front: &Front, word: FourLetterWord, asker: SocketAddr) -> String {
-    let figures = front.gateway.with(|core| figures(core)).0;
+    let figures = front.gateway.with(figures).0;
     match word {
         FourLetterWord::Ruok => "imok".into(),
         FourLetterWord::Isro => "rw".into(),

@@ -17,6 +17,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use super::chroot::Chroot;
+use super::socket::Ended;
 use super::translate::Write;
 use crate::gateway::Gateway;
 use crate::legacy::sessions::Upstreams;
@@ -63,7 +64,7 @@ pub(super) enum Incident {
     /// A watch fired there.
     Event(Notification),
     /// It answered.
-    Answered(Result<Answered, BackendError>),
+    Answered(Box<Result<Answered, BackendError>>),
     /// The session there is open.
     Attached(Result<Arc<Upstream>, BackendError>),
     /// The connection to it is lost.
@@ -88,6 +89,8 @@ pub(super) struct General {
     held: Option<(Request, Asked)>,
     /// An answer is waited for before anything else of the client is handled.
     exclusive: bool,
+    /// The client's close of its session, while the ensemble is asked for it.
+    closing: Option<SlotId>,
     /// The client would miss something if the session there were attached anew.
     pub(super) bound: bool,
     credentials: Vec<AuthRequest>,
@@ -114,6 +117,7 @@ impl General {
             lost: None,
             held: None,
             exclusive: false,
+            closing: None,
             bound,
             credentials: Vec::new(),
             early: Vec::new(),
@@ -131,14 +135,16 @@ impl General {
     }
 
     /// Asks the ensemble: `outward` is the request as it shall be there, but for the chroot.
-    pub(super) fn ask(&mut self, gateway: &Arc<Gateway>, outward: Request, asked: Asked) {
-        match self.upstream.clone().filter(|u| u.lost_already().is_none()) {
-            Some(upstream) => self.submit(&upstream, outward, asked),
-            None => {
+    pub(super) fn ask(&mut self, gateway: &Arc<Gateway>, outward: Request, asked: Asked) -> Result<(), Ended> {
+        match self.upstream.clone() {
+            Some(upstream) if upstream.lost_already().is_none() => self.submit(&upstream, outward, asked),
+            Some(_) if self.bound => return Err(Ended),
+            Some(_) | None => {
                 self.held = Some((outward, asked));
                 self.attach(gateway);
             }
         }
+        Ok(())
     }
 
     /// Opens the session there, or attaches it again.
@@ -150,10 +156,13 @@ impl General {
     }
 
     /// The session there is open: identities first, then what waited.
-    pub(super) fn attached(&mut self, upstream: Arc<Upstream>) {
+    pub(super) fn attached(&mut self, upstream: Arc<Upstream>) -> Result<(), Ended> {
         self.attaching = None;
         let known = self.upstream.as_ref().is_some_and(|u| Arc::ptr_eq(u, &upstream));
         if !known {
+            if self.upstream.is_some() && self.bound {
+                return Err(Ended);
+            }
             for credentials in &self.credentials {
                 drop(upstream.submit_record(OpCode::Auth, credentials));
             }
@@ -164,6 +173,7 @@ impl General {
         if let Some((outward, asked)) = self.held.take() {
             self.submit(&upstream, outward, asked);
         }
+        Ok(())
     }
 
     /// What waited for the session there, when it cannot be opened.
@@ -181,6 +191,11 @@ impl General {
         self.bound || self.held.is_some() || !self.pending.is_empty() || !self.early.is_empty()
     }
 
+    /// The client's close, once: whatever became of it in the ensemble, it is done here.
+    pub(super) fn take_closing(&mut self) -> Option<SlotId> {
+        self.closing.take()
+    }
+
     /// Shows an identity there too.
     pub(super) fn authenticate(&mut self, credentials: &AuthRequest) {
         if let Some(upstream) = &self.upstream {
@@ -191,6 +206,7 @@ impl General {
 
     fn submit(&mut self, upstream: &Arc<Upstream>, outward: Request, asked: Asked) {
         self.exclusive = matches!(asked.then, Then::Record(_) | Then::Close);
+        self.closing = matches!(asked.then, Then::Close).then_some(asked.slot);
         // Watches there would be lost with the connection.
         self.bound |= sets_watches(&outward);
         let names_of = match (&asked.then, &outward) {
@@ -249,15 +265,22 @@ impl General {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let incident = tokio::select! {
             biased;
             // Answers first: one that the ensemble sent before an event is complete when the event is here, and
             // a client drops an event whose watch no reply has set yet. (Those it sent after wait in `early`.)
-            Some(answered) = pending.next(), if !pending.is_empty() => Incident::Answered(answered),
+            Some(answered) = pending.next(), if !pending.is_empty() => Incident::Answered(Box::new(answered)),
             Some(event) = notifications.recv() => Incident::Event(event),
             attached = attached => Incident::Attached(attached),
             error = gone => Incident::Lost(error),
+        };
+        // What has ended is not asked again.
+        match &incident {
+            Incident::Attached(_) => self.attaching = None,
+            Incident::Lost(_) => self.lost = None,
+            Incident::Event(_) | Incident::Answered(_) => {}
         }
+        incident
     }
 }
 

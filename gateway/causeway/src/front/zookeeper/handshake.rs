@@ -17,7 +17,7 @@ use crate::journal::Position;
 /// What the client is answered.
 pub(super) enum Outcome {
     /// It has a session.
-    Opened(Opened),
+    Opened(Box<Opened>),
     /// Its session is over, was never there, or is not its own; ZooKeeper tells it the same way
     /// (`ZooKeeperServer.finishSessionInit`).
     Expired,
@@ -55,11 +55,11 @@ pub(super) async fn open(front: &Arc<Front>, request: &ConnectRequest, conn: Con
         id => {
             let password = request.password.as_deref().unwrap_or_default();
             match resume(front, id, password, timeout_ms, floor_zxid, conn) {
-                Ok(opened) => Outcome::Opened(opened),
+                Ok(opened) => Outcome::Opened(Box::new(opened)),
                 Err(ResumeError::Unknown) if mode == Mode::TakenOver => {
                     match adopt(front, request, id, timeout_ms).await {
                         Adopted::Yes => resume(front, id, password, timeout_ms, floor_zxid, conn)
-                            .map_or(Outcome::Expired, Outcome::Opened),
+                            .map_or(Outcome::Expired, |opened| Outcome::Opened(Box::new(opened))),
                         Adopted::No => Outcome::Expired,
                         Adopted::CannotTell => Outcome::Silent,
                     }
@@ -111,7 +111,7 @@ async fn adopt(front: &Front, request: &ConnectRequest, id: i64, timeout_ms: u32
 
 /// Says to those who keep sessions in the ensemble that this connection speaks for one. A session that
 /// holds an ephemeral there lives as the ensemble says: it is asked now.
-async fn behind(front: &Front, mut opened: Opened, conn: ConnId) -> Outcome {
+async fn behind(front: &Front, mut opened: Box<Opened>, conn: ConnId) -> Outcome {
     let Some(upstreams) = front.legacy.sessions.clone() else { return Outcome::Opened(opened) };
     let (events, notifications) = mpsc::channel(EVENTS);
     upstreams.client(opened.session, conn, events);
@@ -128,7 +128,11 @@ async fn behind(front: &Front, mut opened: Opened, conn: ConnId) -> Outcome {
     let mut general = General::new(upstreams.clone(), id, bound, notifications);
     if bound {
         match upstreams.attach(gateway, id).await {
-            Ok(upstream) if behind().1 == before => general.attached(upstream),
+            Ok(upstream) if behind().1 == before => {
+                if general.attached(upstream).is_err() {
+                    return Outcome::Silent;
+                }
+            }
             Ok(_) => {
                 // The ensemble let it go, and with it what it held there.
                 upstreams.gone(id, conn);
@@ -154,7 +158,10 @@ fn new_session(front: &Front, timeout_ms: u32, floor_zxid: i64, conn: ConnId) ->
     let attached =
         gateway.apply_and(command, |core, done| core.attach(id, &password, timeout_ms, conn).map(|_| done.after));
     match attached {
-        Ok(after) => Outcome::Opened(Opened { session: id, password, timeout_ms, floor_zxid, after, general: None }),
+        Ok(after) => {
+            let opened = Opened { session: id, password, timeout_ms, floor_zxid, after, general: None };
+            Outcome::Opened(Box::new(opened))
+        }
         Err(_) => Outcome::Silent,
     }
 }

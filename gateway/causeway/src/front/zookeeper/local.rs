@@ -6,13 +6,14 @@ use causeway_engine::znode_tree::{AuthId, TreeError};
 use causeway_wire::zk::multi::MultiKind;
 use causeway_wire::zk::reply::{
     ClientInfo, ErrorResponse, GetAclResponse, GetAllChildrenNumberResponse, GetChildren2Response, GetChildrenResponse,
-    GetDataResponse, GetEphemeralsResponse, StatResponse, SyncResponse, WhoAmIResponse,
+    GetDataResponse, GetEphemeralsResponse, SaslResponse, StatResponse, SyncResponse, WhoAmIResponse,
 };
-use causeway_wire::zk::request::{AuthRequest, ReadRequest, SetWatches2Request};
+use causeway_wire::zk::request::{AuthRequest, ReadRequest, SetWatches2Request, SetWatchesRequest};
 use causeway_wire::zk::{ErrorCode, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, SlotId};
 
 use super::config_node;
-use super::conn::{Client, Ended, IntoWatcher};
+use super::conn::{Client, IntoWatcher};
+use super::socket::Ended;
 use super::translate::{self, Answer, error_code, stat};
 use crate::config::Config;
 
@@ -44,27 +45,15 @@ pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Resu
         | Request::RemoveWatches(_)
         | Request::AddWatch(_)
         | Request::WhoAmI => read(client, slot, &request)?,
-        Request::SetWatches(w) => {
-            let all = SetWatches2Request {
-                relative_zxid: w.relative_zxid,
-                data_watches: w.data_watches.clone(),
-                exist_watches: w.exist_watches.clone(),
-                child_watches: w.child_watches.clone(),
-                ..SetWatches2Request::default()
-            };
-            set_watches(client, slot, &all)?;
-        }
+        Request::SetWatches(w) => set_watches(client, slot, &all_lists(w))?,
         Request::SetWatches2(w) => set_watches(client, slot, w)?,
         Request::Auth(auth) => add_auth(client, slot, auth),
         Request::CloseSession => close_session(client, slot),
         // ZooKeeper takes the bytes as they are for the path, so that a client's record never is one.
         Request::DeleteContainer(_) => client.answer(slot, Err(ErrorCode::BadArguments)),
         Request::Reconfig(_) => client.answer(slot, Err(ErrorCode::ReconfigDisabled)),
-        // A server without SASL: the client learns that it cannot authenticate this way.
-        Request::Sasl(_) => {
-            client.replies.fill(slot, 0, Err(ErrorCode::AuthFailed));
-            client.replies.wire.close_after(slot);
-        }
+        // ZooKeeper without SASL: no token, which no mechanism takes for a success.
+        Request::Sasl(_) => client.replies.fill(slot, 0, Ok(Reply::Sasl(SaslResponse { token: None }))),
         // ZooKeeper: UnimplementedRequestProcessor answers and closes.
         Request::Check(_) | Request::Unknown { .. } => {
             client.replies.fill(slot, -1, Err(ErrorCode::Unimplemented));
@@ -79,7 +68,7 @@ pub(super) fn write(client: &mut Client, slot: SlotId, request: &Request) {
     let write = match translate::write(request, client.session, &client.auth) {
         Ok(Some(write)) => write,
         Ok(None) => return client.answer(slot, Err(ErrorCode::SystemError)),
-        Err(code) => return client.answer(slot, Err(code)),
+        Err(answer) => return client.answer(slot, answer),
     };
     let command = Command::Tree { peer: client.peer.clone(), session: client.session, op: write.op };
     apply(client, slot, command, |reply| translate::written(&write.shape, reply));
@@ -193,7 +182,8 @@ impl Reader<'_> {
                     }
                     Ok(Reply::AddWatch(ErrorResponse { err: 0 }))
                 }
-                _ => Err(ErrorCode::BadArguments),
+                // ZooKeeper: a mode that is none is a request that cannot be read.
+                _ => Err(ErrorCode::MarshallingError),
             },
             Request::WhoAmI => {
                 let info = |id: &AuthId| ClientInfo { auth_scheme: id.scheme.clone(), user: translate::user_of(id) };
@@ -278,6 +268,17 @@ impl Reader<'_> {
 
     fn may_watch(&self, core: &mut Core) -> Result<(), Ended> {
         if core.tree_watches().paths_of(self.watcher).len() < MAX_WATCHES { Ok(()) } else { Err(Ended) }
+    }
+}
+
+/// The older request as the newer one, which has two lists more.
+pub(super) fn all_lists(w: &SetWatchesRequest) -> SetWatches2Request {
+    SetWatches2Request {
+        relative_zxid: w.relative_zxid,
+        data_watches: w.data_watches.clone(),
+        exist_watches: w.exist_watches.clone(),
+        child_watches: w.child_watches.clone(),
+        ..SetWatches2Request::default()
     }
 }
 

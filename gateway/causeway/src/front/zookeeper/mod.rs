@@ -1,10 +1,13 @@
 //! The ZooKeeper port: one task for each connection.
 //!
-//! `conn.rs` moves bytes and drives the reply slots of `causeway_wire::zk`; `handshake.rs` gives a
-//! connection its session; `local.rs` answers from the machine, `general.rs` through the client's own
-//! session in the legacy ensemble; before the take-over `relay.rs` passes everything on. `translate.rs`
-//! is the one place that knows both wire records and the machine's commands.
+//! `socket.rs` moves bytes, `conn.rs` drives the reply slots of `causeway_wire::zk`, `handshake.rs` gives a
+//! connection its session, and `local.rs` answers from the machine. Before the take-over `relay.rs` passes
+//! everything on, and `observe.rs` tells the machine what the ensemble acknowledged. After it
+//! `taken_over.rs` says which part of an operation is whose, `general.rs` asks the ensemble on the client's
+//! own session, `answers.rs` and `union.rs` make the client's answer. `translate.rs` is the one place that
+//! knows both wire records and the machine's commands.
 
+mod answers;
 mod chroot;
 mod config_node;
 mod conn;
@@ -12,10 +15,13 @@ mod four_letter;
 mod general;
 mod handshake;
 mod local;
+mod numbers;
 mod observe;
 mod relay;
+mod socket;
 mod taken_over;
 mod translate;
+mod union;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -31,6 +37,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+
+use numbers::Numbers;
 
 use crate::gateway::{Gateway, Over, stopped};
 use crate::legacy::Legacy;
@@ -58,6 +66,7 @@ pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpList
         traffic: Traffic::default(),
         next_turn: Mutex::new(None),
         last_seen: DashMap::new(),
+        numbers: Numbers::default(),
         ended: Mutex::default(),
     });
     let tasks = TaskTracker::new();
@@ -105,6 +114,8 @@ struct Front {
     next_turn: Mutex<Option<Instant>>,
     /// Directories of both classes as last seen in the ensemble, for when it is away.
     last_seen: DashMap<String, (Vec<String>, Stat)>,
+    /// How far clients had followed the ensemble.
+    numbers: Numbers,
     /// Sessions of the ensemble that ended here: not to be taken from it again.
     ended: Mutex<VecDeque<i64>>,
 }
@@ -127,7 +138,11 @@ impl Front {
                 () = stopped(&mut stopping) => return,
             };
             match next {
-                Ok(Over::Session { session, .. }) if session.origin == Origin::Legacy => {
+                Ok(Over::Session { session, .. }) => {
+                    self.numbers.forget(session.id);
+                    if session.origin == Origin::Own {
+                        continue;
+                    }
                     let mut ended = self.ended.lock();
                     if ended.len() == MAX_ENDED {
                         ended.pop_front();

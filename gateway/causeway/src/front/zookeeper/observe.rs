@@ -9,6 +9,9 @@ use causeway_wire::zk::{self, MultiOp, MultiResult, OpCode, Reply, Request};
 
 use super::translate;
 
+/// Flags of a container: nobody owns it, whatever the request's own flags say.
+const CONTAINER: i32 = 4;
+
 /// Who wrote, and what it takes to fill in what the answer does not tell.
 pub(super) struct Seen<'a> {
     pub(super) session: i64,
@@ -34,8 +37,11 @@ impl Seen<'_> {
             (Request::Create(c), Reply::Create(r)) => {
                 out.extend(self.created(&r.path, &c.data, &c.acl, c.flags, None, zxid));
             }
-            (Request::Create2(c) | Request::CreateContainer(c), Reply::Create2(r)) => {
+            (Request::Create2(c), Reply::Create2(r)) => {
                 out.extend(self.created(&r.path, &c.data, &c.acl, c.flags, Some(&r.stat), zxid));
+            }
+            (Request::CreateContainer(c), Reply::Create2(r)) => {
+                out.extend(self.created(&r.path, &c.data, &c.acl, CONTAINER, Some(&r.stat), zxid));
             }
             (Request::CreateTtl(c), Reply::Create2(r)) => {
                 out.extend(self.created(&r.path, &c.data, &c.acl, c.flags, Some(&r.stat), zxid));
@@ -63,8 +69,11 @@ impl Seen<'_> {
             _ => (None, None),
         };
         match (op, path) {
-            (MultiOp::Create(c) | MultiOp::Create2(c) | MultiOp::CreateContainer(c), Some(path)) => {
+            (MultiOp::Create(c) | MultiOp::Create2(c), Some(path)) => {
                 self.created(path, &c.data, &c.acl, c.flags, stat, zxid)
+            }
+            (MultiOp::CreateContainer(c), Some(path)) => {
+                self.created(path, &c.data, &c.acl, CONTAINER, stat, zxid)
             }
             (MultiOp::CreateTtl(c), Some(path)) => self.created(path, &c.data, &c.acl, c.flags, stat, zxid),
             (MultiOp::SetData(s), None) => self.changed(core, &s.path, s.data.clone(), stat?, zxid),

@@ -25,7 +25,8 @@ use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::chroot::Chroot;
-use super::conn::{Books, Ended, Flush, Incoming, Outgoing};
+use super::conn::Books;
+use super::socket::{Ended, Flush, Incoming, Outgoing};
 use super::{Front, HANDSHAKE, Peer, Traffic, config_node, observe, translate};
 use crate::journal::Position;
 

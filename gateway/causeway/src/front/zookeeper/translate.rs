@@ -37,26 +37,27 @@ pub(super) enum Shape {
     Multi(Vec<Shape>),
 }
 
-/// The write that a request asks for; `None` when it is not a write.
-pub(super) fn write(request: &Request, session: i64, auth: &[AuthId]) -> Result<Option<Write>, ErrorCode> {
+/// The write that a request asks for; `None` when it is not a write. `Err` is the answer to one that cannot be.
+pub(super) fn write(request: &Request, session: i64, auth: &[AuthId]) -> Result<Option<Write>, Answer> {
     let auth = || auth.to_vec();
-    let create = |create: &CreateRequest, ttl_ms: Option<i64>| -> Result<TreeCommand, ErrorCode> {
+    let create = |create: &CreateRequest, mode: Result<CreateMode, ErrorCode>| -> Result<TreeCommand, Answer> {
         Ok(TreeCommand::Create {
             path: create.path.clone(),
             data: create.data.clone(),
             acl: acls(&create.acl),
-            mode: create_mode(create.flags, ttl_ms)?,
+            mode: mode.map_err(Err)?,
             session,
             auth: auth(),
         })
     };
     let (op, shape) = match request {
-        Request::Create(c) => (create(c, None)?, Shape::Path),
-        Request::Create2(c) | Request::CreateContainer(c) => (create(c, None)?, Shape::PathAndStat),
+        Request::Create(c) => (create(c, create_mode(c.flags, None))?, Shape::Path),
+        Request::Create2(c) => (create(c, create_mode(c.flags, None))?, Shape::PathAndStat),
+        Request::CreateContainer(c) => (create(c, container_mode(c.flags))?, Shape::PathAndStat),
         Request::CreateTtl(c) => {
             let plain =
                 CreateRequest { path: c.path.clone(), data: c.data.clone(), acl: c.acl.clone(), flags: c.flags };
-            (create(&plain, Some(c.ttl))?, Shape::PathAndStat)
+            (create(&plain, create_mode(c.flags, Some(c.ttl)))?, Shape::PathAndStat)
         }
         Request::Delete(d) => {
             (TreeCommand::Delete { path: d.path.clone(), version: d.version, auth: auth() }, Shape::Nothing)
@@ -79,40 +80,48 @@ pub(super) fn write(request: &Request, session: i64, auth: &[AuthId]) -> Result<
     Ok(Some(Write { op, shape }))
 }
 
-fn multi_ops(multi: &MultiRequest) -> Result<(Vec<tree::MultiOp>, Vec<Shape>), ErrorCode> {
+fn multi_ops(multi: &MultiRequest) -> Result<(Vec<tree::MultiOp>, Vec<Shape>), Answer> {
     // ZooKeeper: reads do not belong into a multi, and nothing of it is applied (MultiOperationRecord).
     if matches!(multi.kind(), MultiKind::Read | MultiKind::Mixed) {
-        return Err(ErrorCode::MarshallingError);
+        return Err(Err(ErrorCode::MarshallingError));
     }
+    let count = multi.ops.len();
+    let mut ops = Vec::with_capacity(count);
+    let mut shapes = Vec::with_capacity(count);
+    for (at, op) in multi.ops.iter().enumerate() {
+        let failed = |code| Ok(Reply::Multi(MultiResponse::failure(count, at, code)));
+        let (op, shape) = multi_op(op).map_err(failed)?;
+        ops.push(op);
+        shapes.push(shape);
+    }
+    Ok((ops, shapes))
+}
+
+fn multi_op(op: &MultiOp) -> Result<(tree::MultiOp, Shape), ErrorCode> {
     let create = |path: &str, data: &Option<Bytes>, acl: &[Acl], mode: CreateMode| tree::MultiOp::Create {
         path: path.to_owned(),
         data: data.clone(),
         acl: acls(acl),
         mode,
     };
-    let mut ops = Vec::with_capacity(multi.ops.len());
-    let mut shapes = Vec::with_capacity(multi.ops.len());
-    for op in &multi.ops {
-        let (op, shape) = match op {
-            MultiOp::Create(c) => (create(&c.path, &c.data, &c.acl, create_mode(c.flags, None)?), Shape::Path),
-            MultiOp::Create2(c) | MultiOp::CreateContainer(c) => {
-                (create(&c.path, &c.data, &c.acl, create_mode(c.flags, None)?), Shape::PathAndStat)
-            }
-            MultiOp::CreateTtl(c) => {
-                (create(&c.path, &c.data, &c.acl, create_mode(c.flags, Some(c.ttl))?), Shape::PathAndStat)
-            }
-            MultiOp::Delete(d) => (tree::MultiOp::Delete { path: d.path.clone(), version: d.version }, Shape::Nothing),
-            MultiOp::SetData(s) => {
-                let op = tree::MultiOp::SetData { path: s.path.clone(), data: s.data.clone(), version: s.version };
-                (op, Shape::Stat)
-            }
-            MultiOp::Check(c) => (tree::MultiOp::Check { path: c.path.clone(), version: c.version }, Shape::Nothing),
-            MultiOp::GetData(_) | MultiOp::GetChildren(_) => return Err(ErrorCode::MarshallingError),
-        };
-        ops.push(op);
-        shapes.push(shape);
-    }
-    Ok((ops, shapes))
+    Ok(match op {
+        // ZooKeeper: inside a multi the flags alone tell what is made, and only a container's result has a Stat
+        // (`MultiOperationRecord.deserialize`; observed on 3.8).
+        MultiOp::Create(c) | MultiOp::Create2(c) | MultiOp::CreateContainer(c) => {
+            let mode = create_mode(c.flags, None)?;
+            let shape = if mode == CreateMode::Container { Shape::PathAndStat } else { Shape::Path };
+            (create(&c.path, &c.data, &c.acl, mode), shape)
+        }
+        MultiOp::CreateTtl(c) => {
+            (create(&c.path, &c.data, &c.acl, create_mode(c.flags, Some(c.ttl))?), Shape::PathAndStat)
+        }
+        MultiOp::Delete(d) => (tree::MultiOp::Delete { path: d.path.clone(), version: d.version }, Shape::Nothing),
+        MultiOp::SetData(s) => {
+            (tree::MultiOp::SetData { path: s.path.clone(), data: s.data.clone(), version: s.version }, Shape::Stat)
+        }
+        MultiOp::Check(c) => (tree::MultiOp::Check { path: c.path.clone(), version: c.version }, Shape::Nothing),
+        MultiOp::GetData(_) | MultiOp::GetChildren(_) => return Err(ErrorCode::MarshallingError),
+    })
 }
 
 /// ZooKeeper: `CreateMode.fromFlag` and `EphemeralType.validateTTL`.
@@ -127,6 +136,15 @@ fn create_mode(flags: i32, ttl_ms: Option<i64>) -> Result<CreateMode, ErrorCode>
         (6, Some(ttl_ms)) => CreateMode::PersistentSequentialTtl { ttl_ms },
         _ => return Err(ErrorCode::BadArguments),
     })
+}
+
+/// ZooKeeper: createContainer makes a container whatever its flags say, but for a sequential name
+/// (`PrepRequestProcessor.pRequest2TxnCreate`). Containers with one are kept as persistent nodes here.
+fn container_mode(flags: i32) -> Result<CreateMode, ErrorCode> {
+    match create_mode(flags, None)? {
+        CreateMode::PersistentSequential | CreateMode::EphemeralSequential => Ok(CreateMode::PersistentSequential),
+        _ => Ok(CreateMode::Container),
+    }
 }
 
 /// What is left to do here of a write that the ensemble has acknowledged with `reply`: sequential names are
@@ -353,7 +371,8 @@ pub(super) fn watch_kind(kind: i32) -> Result<WatchKind, ErrorCode> {
         3 => Ok(WatchKind::Any),
         4 => Ok(WatchKind::Persistent),
         5 => Ok(WatchKind::PersistentRecursive),
-        _ => Err(ErrorCode::BadArguments),
+        // ZooKeeper: a type that is none is a request that cannot be read.
+        _ => Err(ErrorCode::MarshallingError),
     }
 }
 
@@ -420,3 +439,6 @@ pub(super) fn multi_path(op: &MultiOp) -> &str {
         MultiOp::GetData(r) | MultiOp::GetChildren(r) => &r.path,
     }
 }
+
+#[cfg(test)]
+mod tests;
