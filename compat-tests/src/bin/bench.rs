@@ -111,12 +111,24 @@ fn main() -> Result<()> {
     for server in &zookeeper {
         keepers.push(Zk::fill(&server.address, &dir)?);
     }
+    let (measured, stop) = std::sync::mpsc::channel::<()>();
+    let keeping = std::thread::spawn(move || -> Result<()> {
+        // The sessions live as long as somebody is heard, while the others are being measured.
+        while stop.recv_timeout(Duration::from_secs(1)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            for keeper in &mut keepers {
+                keeper.ping()?;
+            }
+        }
+        Ok(())
+    });
     for flight in FLIGHTS {
         measure("getChildren", flight, &zookeeper, |server| {
             let mut connection = Zk::connect(&server.address)?;
             connection.get_children(&dir, operations, flight)
         })?;
     }
+    drop(measured);
+    keeping.join().map_err(|_| anyhow::anyhow!("the keeper of the sessions panicked"))??;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -279,6 +291,11 @@ impl Zk {
             0 | -110 => Ok(()),
             other => bail!("create {path}: error {other}"),
         }
+    }
+
+    fn ping(&mut self) -> Result<()> {
+        self.request(11, &[])?;
+        self.receive().map(drop)
     }
 
     fn get_children(

@@ -298,14 +298,14 @@ impl Core {
     }
 
     fn freeze(&mut self, source: &str, frozen: bool, now_ms: i64, fx: &mut Effects) {
-        if frozen && source == REGISTRY {
-            // The registry's own memory is whole by nature; it is believed again once that held for a TTL.
-            let outputs = self.st.protection.handle(
-                Input::SourceWhole {
-                    source: REGISTRY.into(),
-                },
-                now_ms,
-            );
+        let relayed = [StoreKind::Zookeeper, StoreKind::Etcd]
+            .into_iter()
+            .any(|s| s.name() == source && self.mode(s) == Mode::Relay);
+        if frozen && (source == REGISTRY || relayed) {
+            // The registry's own memory is whole by nature, and of a relayed store the verdict stands (what
+            // its clients remove themselves is not told apart there): the alarm is all there is to it.
+            let source = source.to_owned();
+            let outputs = self.st.protection.handle(Input::SourceWhole { source }, now_ms);
             self.carry_out(outputs, now_ms, fx);
             return;
         }
