@@ -1,5 +1,6 @@
 //! LeaseKeepAlive: one stream for all leases of a client.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use causeway_engine::route::Mode;
 use causeway_registry::{LeaseId, StoreKind};
 use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::{EtcdError, KeepAliveId, LeaseOutput, LeaseStream};
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
@@ -132,20 +133,11 @@ async fn relay_keep_alive(
     front: Api,
     caller: Arc<Caller>,
     metadata: MetadataMap,
-    mut inbound: Streaming<pb::LeaseKeepAliveRequest>,
+    inbound: Streaming<pb::LeaseKeepAliveRequest>,
     to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
 ) {
     let (to_legacy, requests) = mpsc::channel(UNREAD);
-    let passing = async {
-        while let Ok(Some(message)) = inbound.message().await {
-            if to_legacy.send(message).await.is_err() {
-                return;
-            }
-        }
-        // The half-close goes on.
-        drop(to_legacy);
-        std::future::pending::<()>().await;
-    };
+    let passing = pass_on(inbound, to_legacy);
     let answering = async {
         let mut client = lease_client(&front)?;
         let request = with_metadata(&metadata, ReceiverStream::new(requests));
@@ -164,13 +156,28 @@ async fn relay_keep_alive(
     };
     let end: Result<(), Status> = tokio::select! {
         end = answering => end,
-        () = passing => Ok(()),
+        never = passing => match never {},
         () = caller.ends() => Err(ended()),
         () = to_client.closed() => Ok(()),
     };
     if let Err(error) = end {
         let _ = to_client.send(Err(error)).await;
     }
+}
+
+/// Passes messages on, and the half-close after them. It never says that the stream is over: how the
+/// legacy cluster ended it is for the answering half to tell.
+async fn pass_on<T>(
+    mut inbound: impl Stream<Item = Result<T, Status>> + Unpin,
+    to_legacy: mpsc::Sender<T>,
+) -> Infallible {
+    while let Some(Ok(message)) = inbound.next().await {
+        if to_legacy.send(message).await.is_err() {
+            break;
+        }
+    }
+    drop(to_legacy);
+    std::future::pending().await
 }
 
 impl Front {
@@ -252,5 +259,30 @@ impl Front {
             let _ = self.gateway.renew(LeaseId::lease(response.id));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt, stream};
+
+    use super::*;
+
+    #[test]
+    fn passing_on_leaves_the_end_of_the_stream_to_the_answers() {
+        // The legacy cluster has broken.
+        let (to_legacy, requests) = mpsc::channel(4);
+        drop(requests);
+        let inbound = stream::iter([Ok(1), Ok(2)]);
+        assert!(pass_on(inbound, to_legacy).now_or_never().is_none());
+        // The client has half-closed.
+        let (to_legacy, mut requests) = mpsc::channel(4);
+        let mut passing = Box::pin(pass_on(stream::iter([Ok(1)]), to_legacy));
+        assert!(passing.as_mut().now_or_never().is_none());
+        assert_eq!(requests.try_recv(), Ok(1));
+        assert_eq!(
+            requests.try_recv(),
+            Err(mpsc::error::TryRecvError::Disconnected)
+        );
     }
 }
