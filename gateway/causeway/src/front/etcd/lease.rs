@@ -262,7 +262,11 @@ impl Front {
         let ttl_s = i64::try_from(found.granted.as_secs())
             .unwrap_or(i64::MAX)
             .max(1);
-        self.gateway.apply(Command::AdoptLease { id, ttl_s });
+        let done = self.gateway.apply(Command::AdoptLease { id, ttl_s });
+        self.gateway
+            .durable(done.after)
+            .await
+            .map_err(|error| BackendError::unknown(ErrorKind::Unavailable, error.to_string()))?;
         leases.confirmed(id);
         leases.renewed(&self.gateway, id);
         Ok(Some(ttl_s))
