@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use causeway_engine::core::Core;
 use causeway_engine::key_space::{Compare, CompareTarget, KeyCommand, Op, RangeRequest, Txn};
 use causeway_engine::path::Protocol;
 use causeway_engine::route::Touches;
+use causeway_registry::{RecordKey, StoreKind};
 use causeway_wire::etcd::EtcdError;
 use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::messages::etcdserverpb::request_op::Request as Asked;
@@ -193,8 +195,8 @@ pub(super) async fn delete(
 }
 
 /// A transaction that the legacy cluster acknowledges first. Conditions on numbers of registrations are
-/// ours to judge, since the numbers are; all else it decides, atomically with the writes. Then the view
-/// follows with the operations that were done.
+/// judged here, since the numbers are ours, and then asked of that cluster as "unchanged since seen": it
+/// decides, atomically with the writes. Then the view follows with the operations that were done.
 pub(super) async fn txn(
     front: &Front,
     peer: String,
@@ -211,7 +213,10 @@ pub(super) async fn txn(
             let owned = |compare: &pb::Compare| {
                 front.touches(&compare.key, &compare.range_end) == Touches::Owned
             };
-            turn(txn, &owned, &|compare| compare.holds(core.keys()))
+            let unchanged = |compare: &pb::Compare| unchanged(core, compare);
+            turn(txn, &owned, &unchanged, &|compare| {
+                compare.holds(core.keys())
+            })
         })
         .0;
     let there = general::txn(front, metadata, turned).await?.into_inner();
@@ -254,29 +259,58 @@ fn check(front: &Front, txn: &pb::TxnRequest) -> Result<(), Status> {
 }
 
 /// The transaction for the legacy cluster: a condition on a registration's number is judged with `holds`,
-/// and is left out or can never hold.
+/// and becomes that cluster's `unchanged` or one that can never hold. Left out, it would let two clients
+/// pass that were judged before either wrote.
 fn turn(
     txn: &pb::TxnRequest,
     owned: &dyn Fn(&pb::Compare) -> bool,
+    unchanged: &dyn Fn(&pb::Compare) -> pb::Compare,
     holds: &dyn Fn(&Compare) -> bool,
 ) -> pb::TxnRequest {
     let compare = |compare: &pb::Compare| {
         let ours = translate::compare(compare);
         if !owned(compare) || matches!(ours.target, CompareTarget::Value(_)) {
-            return Some(compare.clone());
+            return compare.clone();
         }
-        (!holds(&ours)).then(|| never(&compare.key))
+        if holds(&ours) {
+            unchanged(compare)
+        } else {
+            never(&compare.key)
+        }
     };
     let op = |op: &pb::RequestOp| match &op.request {
         Some(Asked::RequestTxn(inner)) => pb::RequestOp {
-            request: Some(Asked::RequestTxn(turn(inner, owned, holds))),
+            request: Some(Asked::RequestTxn(turn(inner, owned, unchanged, holds))),
         },
         _ => op.clone(),
     };
     pb::TxnRequest {
-        compare: txn.compare.iter().filter_map(compare).collect(),
+        compare: txn.compare.iter().map(compare).collect(),
         success: txn.success.iter().map(op).collect(),
         failure: txn.failure.iter().map(op).collect(),
+    }
+}
+
+/// Holds in the legacy cluster as long as it has what the machine last saw there.
+fn unchanged(core: &Core, compare: &pb::Compare) -> pb::Compare {
+    let mark = |key: &Bytes| {
+        core.legacy_entry(&RecordKey::new(StoreKind::Etcd, key.clone()))
+            .map_or(0, |entry| entry.mark)
+    };
+    let (result, mark) = if compare.range_end.is_empty() {
+        (pb::compare::CompareResult::Equal, mark(&compare.key))
+    } else {
+        // One condition holds for each pair of a range, or for none: nothing newer than what was seen.
+        let pairs = core.keys().pairs(&compare.key, &compare.range_end);
+        let newest = pairs.map(|kv| mark(&kv.key)).max().unwrap_or(0);
+        (pb::compare::CompareResult::Less, newest.saturating_add(1))
+    };
+    pb::Compare {
+        key: compare.key.clone(),
+        range_end: compare.range_end.clone(),
+        target: pb::compare::CompareTarget::Mod.into(),
+        result: result.into(),
+        target_union: Some(pb::compare::TargetUnion::ModRevision(mark)),
     }
 }
 

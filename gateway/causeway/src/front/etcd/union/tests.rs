@@ -156,6 +156,74 @@ fn compare(key: &'static str, operand: pb::compare::TargetUnion) -> pb::Compare 
     }
 }
 
+#[test]
+fn a_condition_on_our_number_becomes_one_on_the_legacy_clusters() {
+    use causeway_engine::core::{Command, LegacyEntry, LegacyEvent, LegacyMeta, Settings, Store};
+    use causeway_engine::layout::{LayoutConfig, LayoutSet};
+    use causeway_engine::phase::Phase;
+    use pb::compare::TargetUnion as U;
+
+    let layouts: toml::Table =
+        toml::from_str("[[layout]]\nuse = 'grpc-endpoints'\ntargets = ['orders']\n")
+            .expect("the test's TOML parses");
+    let layouts: Vec<LayoutConfig> = layouts["layout"]
+        .clone()
+        .try_into()
+        .expect("the test's layouts are valid");
+    let settings = Settings {
+        zookeeper: Store::Embedded,
+        etcd: Store::Legacy,
+        layouts: LayoutSet::load(&layouts, &[], None).expect("the test's layouts load"),
+        bridges: Vec::new(),
+        protection: Default::default(),
+        phase: Phase::MergeLegacy,
+        gate_time_ms: 0,
+        tolerated_difference_ms: 0,
+    };
+    let now_ms = 1_796_000_000_000;
+    let mut core = Core::new(settings, 1, now_ms);
+    let there = LegacyEntry {
+        key: "orders/a".into(),
+        value: Some(r#"{"Op":0,"Addr":"10.0.0.1:9000","Metadata":null}"#.into()),
+        owner: 0,
+        mark: 40,
+        meta: LegacyMeta::Pair {
+            create_revision: 30,
+            version: 2,
+        },
+    };
+    for event in [
+        LegacyEvent::SnapshotStart,
+        LegacyEvent::Put(there),
+        LegacyEvent::SnapshotDone { mark: 50 },
+    ] {
+        let store = StoreKind::Etcd;
+        core.apply(&Command::Legacy { store, event }, now_ms);
+    }
+    assert!(core.keys().get(b"orders/a").is_some());
+    let there = compare("orders/a", U::Version(1));
+    assert_eq!(unchanged(&core, &there), seen_at(&there, 40));
+    let absent = compare("orders/b", U::CreateRevision(0));
+    assert_eq!(unchanged(&core, &absent), seen_at(&absent, 0));
+    let of_range = |asked: pb::Compare| pb::Compare {
+        range_end: "orders0".into(),
+        ..asked
+    };
+    let asked = of_range(compare("orders/", U::Version(1)));
+    let want = pb::Compare {
+        result: pb::compare::CompareResult::Less.into(),
+        ..of_range(seen_at(&asked, 41))
+    };
+    assert_eq!(unchanged(&core, &asked), want);
+}
+
+fn seen_at(asked: &pb::Compare, mark: i64) -> pb::Compare {
+    pb::Compare {
+        key: asked.key.clone(),
+        ..compare("", pb::compare::TargetUnion::ModRevision(mark))
+    }
+}
+
 fn put(key: &'static str, lease: i64) -> pb::RequestOp {
     let put = pb::PutRequest {
         key: key.into(),
@@ -176,6 +244,9 @@ fn conditions_on_our_numbers_are_judged_here() {
     let holds = |compare: &Compare| {
         compare.target == CompareTarget::Mod(77) && compare.result == CompareResult::Equal
     };
+    // 40 is the number that the legacy cluster gave it.
+    let unchanged = |compare: &pb::Compare| seen_at(compare, 40);
+    let seen = compare("own", U::ModRevision(40));
     let general = compare("general", U::ModRevision(5));
     let value = compare("own", U::Value("v".into()));
     let check = |asked: Vec<pb::Compare>, want: Vec<pb::Compare>| {
@@ -200,7 +271,7 @@ fn conditions_on_our_numbers_are_judged_here() {
             success: vec![op(inside)],
             ..Default::default()
         };
-        assert_eq!(turn(&txn, &owned, &holds), wanted);
+        assert_eq!(turn(&txn, &owned, &unchanged, &holds), wanted);
     };
     check(
         vec![general.clone(), value.clone()],
@@ -208,7 +279,7 @@ fn conditions_on_our_numbers_are_judged_here() {
     );
     check(
         vec![compare("own", U::ModRevision(77)), general.clone()],
-        vec![general],
+        vec![seen, general],
     );
     check(
         vec![compare("own", U::ModRevision(76))],
