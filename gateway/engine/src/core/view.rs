@@ -518,6 +518,13 @@ impl Core {
         self.refused(&self.deleted_keys(op), Actor { peer, owner: 0 }, now_ms)
     }
 
+    /// The service for whose sake `hold --explicit` would keep instances of a lease that is revoked. Asked
+    /// where L acknowledges first, since what L has ended cannot be kept.
+    pub fn revoke_refusal(&self, lease: i64, now_ms: i64) -> Option<String> {
+        let held = self.held_back(LeaseId::lease(lease), now_ms);
+        held.into_values().next().map(|(service, _)| service)
+    }
+
     /// The service for whose sake a client's delete is refused: somebody else's instances whose removal
     /// protection would hold, any while `hold --explicit` is in force, and projections, which only follow.
     fn refused(&self, keys: &[RecordKey], actor: Actor<'_>, now_ms: i64) -> Option<String> {

@@ -198,6 +198,20 @@ impl Front {
             .apply(Command::KeysAcknowledged { peer, op, mark })
     }
 
+    /// Where the legacy cluster acknowledges first, what protection or an operator's hold does not let pass
+    /// must not get there: afterwards it could only be followed.
+    pub(super) fn refuse_before_legacy(&self, peer: &str, op: &KeyCommand) -> Result<(), Status> {
+        let now_ms = self.gateway.now_ms();
+        let refused = self.gateway.with(|core| match op {
+            KeyCommand::LeaseRevoke { id, .. } => core.revoke_refusal(*id, now_ms),
+            other => core.keys_refusal(peer, other, now_ms),
+        });
+        match refused.0 {
+            Some(_) => Err(status(EtcdError::PermissionDenied)),
+            None => Ok(()),
+        }
+    }
+
     /// The answer to a write, once it may leave.
     pub(super) async fn finished(&self, done: Done) -> Result<KeyReply, Status> {
         self.durable(done.after).await?;

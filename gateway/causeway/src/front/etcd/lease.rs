@@ -91,6 +91,10 @@ impl Lease for Api {
             });
             look.0
         };
+        let op = KeyCommand::LeaseRevoke {
+            id,
+            keep: Vec::new(),
+        };
         let (mode, known, keys, legacy_first) = looked(self);
         match mode {
             Mode::Embedded => {}
@@ -113,17 +117,14 @@ impl Lease for Api {
             }
             // What the legacy cluster acknowledges, and general keys, are gone there before the reply.
             Mode::TakenOver if legacy_first || self.is_bound(id) => {
+                if legacy_first {
+                    self.refuse_before_legacy(&peer, &op)?;
+                }
                 self.revoke_in_legacy(id).await?
             }
             Mode::TakenOver => {}
         }
-        let done = self.write(
-            peer,
-            KeyCommand::LeaseRevoke {
-                id,
-                keep: Vec::new(),
-            },
-        );
+        let done = self.write(peer, op);
         self.ended.remember(id);
         let header = self.header(done.number);
         self.finished(done).await?;

@@ -170,6 +170,8 @@ pub(super) async fn delete(
     metadata: &MetadataMap,
     delete: pb::DeleteRangeRequest,
 ) -> Result<pb::DeleteRangeResponse, Status> {
+    let op = translate::delete(&delete);
+    front.refuse_before_legacy(&peer, &op)?;
     let mixed = front.touches(&delete.key, &delete.range_end) == Touches::Mixed;
     let asked = pb::DeleteRangeRequest {
         prev_kv: delete.prev_kv || mixed,
@@ -177,7 +179,7 @@ pub(super) async fn delete(
     };
     let there = general::delete(front, metadata, asked).await?.into_inner();
     let mark = there.header.as_ref().map_or(0, |h| h.revision);
-    let done = front.acknowledged(peer, translate::delete(&delete), mark);
+    let done = front.acknowledged(peer, op, mark);
     let mut answer = front.delete_reply(done).await?;
     if mixed {
         let general: Vec<KeyValue> = there
@@ -204,6 +206,7 @@ pub(super) async fn txn(
     txn: &pb::TxnRequest,
 ) -> Result<pb::TxnResponse, Status> {
     check(front, txn)?;
+    front.refuse_before_legacy(&peer, &KeyCommand::Txn(translate::txn(txn)))?;
     for (lease, _) in leased_puts(txn) {
         front.know_lease(lease).await;
     }

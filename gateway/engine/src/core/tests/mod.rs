@@ -617,6 +617,37 @@ fn direct_writers_are_imported_and_their_mass_loss_is_held() {
 }
 
 #[test]
+fn what_a_hold_keeps_of_a_lease_is_known_before_it_is_revoked() {
+    let mut bench = Bench::embedded();
+    let keys = |op| Command::Keys {
+        peer: "c:1".into(),
+        op,
+    };
+    bench.apply(keys(KeyCommand::LeaseGrant { id: 42, ttl_s: 5 }));
+    bench.apply(keys(KeyCommand::Put {
+        key: Bytes::from_static(b"orders/10.0.0.1:9000"),
+        value: Bytes::from_static(br#"{"Op":0,"Addr":"10.0.0.1:9000","Metadata":null}"#),
+        lease: 42,
+        prev_kv: false,
+        ignore_value: false,
+        ignore_lease: false,
+    }));
+    assert_eq!(bench.core.revoke_refusal(42, bench.now), None);
+    let order = protection::Order {
+        by: "op".into(),
+        reason: "drill".into(),
+        expires_ms: bench.now + 60_000,
+    };
+    let service = bench.core.services()[0].service.clone();
+    bench.apply(Command::Protection(protection::Input::HoldExplicit {
+        service: Some(service.clone()),
+        order,
+    }));
+    assert_eq!(bench.core.revoke_refusal(42, bench.now), Some(service));
+    assert_eq!(bench.core.revoke_refusal(43, bench.now), None);
+}
+
+#[test]
 fn an_etcd_lease_owns_and_expires_like_a_session() {
     let mut bench = Bench::embedded();
     let grant = bench.apply(Command::Keys {
