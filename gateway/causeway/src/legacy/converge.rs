@@ -145,7 +145,7 @@ async fn step(
             WantedOwner::Lease(id) => {
                 let Some(leases) = &legacy.leases else { return Ok(Progress::Later) };
                 let state = match wanted.action {
-                    Action::AskLegacy => leases.ask(id).await?,
+                    Action::AskLegacy => leases.ask(gateway, id).await?,
                     _ => LegacyOwner::Gone,
                 };
                 if state == LegacyOwner::Gone {

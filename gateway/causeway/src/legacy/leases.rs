@@ -8,11 +8,15 @@ use std::time::Duration;
 use causeway_backend::{BackendError, ErrorKind};
 use causeway_backend_etcd::upstream::EtcdUpstream;
 use causeway_engine::converge::LegacyOwner;
+use causeway_engine::core::Command;
 use causeway_engine::phase::LegacyCopy;
 use dashmap::DashMap;
 use tokio::sync::Mutex;
 
 use crate::gateway::Gateway;
+
+/// How long a renewal that nobody waits for may take, before the next one is tried.
+const TELLING: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 struct Lease {
@@ -20,10 +24,26 @@ struct Lease {
     alive: AtomicBool,
     /// L said that it is gone.
     gone: AtomicBool,
-    /// Holds general keys there.
-    bound: AtomicBool,
+    /// A renewal is under way there.
+    telling: AtomicBool,
     /// One grant at a time.
     granting: Mutex<()>,
+}
+
+/// The one renewal of a lease that is under way in L.
+struct Telling(Arc<Lease>);
+
+impl Telling {
+    fn begin(lease: &Arc<Lease>) -> Option<Self> {
+        let busy = lease.telling.swap(true, Ordering::AcqRel);
+        (!busy).then(|| Telling(lease.clone()))
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.0.telling.store(false, Ordering::Release);
+    }
 }
 
 /// The leases that L knows, or shall know.
@@ -86,18 +106,33 @@ impl Leases {
     }
 
     /// Asks L whether it has the lease.
-    pub async fn ask(&self, id: i64) -> Result<LegacyOwner, BackendError> {
-        let alive = self.upstream.time_to_live(id, false).await?.is_some();
+    pub async fn ask(&self, gateway: &Gateway, id: i64) -> Result<LegacyOwner, BackendError> {
+        if self.upstream.time_to_live(id, false).await?.is_some() {
+            self.confirmed(id);
+            return Ok(LegacyOwner::Alive);
+        }
+        self.gone(gateway, id);
+        Ok(LegacyOwner::Gone)
+    }
+
+    /// L said that the lease is gone, and with it the general keys that it held there.
+    fn gone(&self, gateway: &Gateway, id: i64) {
         let lease = self.entry(id);
-        lease.alive.store(alive, Ordering::Release);
-        lease.gone.store(!alive, Ordering::Release);
-        Ok(if alive { LegacyOwner::Alive } else { LegacyOwner::Gone })
+        lease.alive.store(false, Ordering::Release);
+        lease.gone.store(true, Ordering::Release);
+        if gateway.with(|core| core.bound_leases().contains(&id)).0 {
+            gateway.apply(Command::BoundLease { id, bound: false });
+        }
+        gateway.converge.notify_one();
     }
 
     /// The client was heard: L is told, if it has the lease, without anybody waiting for it.
     pub fn renewed(self: &Arc<Self>, gateway: &Arc<Gateway>, id: i64) {
-        let copies = gateway.with(|core| core.phase().phase().legacy_copy()).0;
-        if !matches!(copies, LegacyCopy::BeforeReply | LegacyCopy::Converges) && !self.is_bound(id) {
+        let wanted = gateway.with(|core| {
+            let copies = core.phase().phase().legacy_copy();
+            matches!(copies, LegacyCopy::BeforeReply | LegacyCopy::Converges) || core.bound_leases().contains(&id)
+        });
+        if !wanted.0 {
             return;
         }
         // One that is not known here may be there all the same: from before a restart of the gateway.
@@ -105,40 +140,33 @@ impl Leases {
         if lease.gone.load(Ordering::Acquire) {
             return;
         }
+        // While L hangs, a client's renewals must not pile up behind it.
+        let Some(telling) = Telling::begin(&lease) else { return };
         let (this, gateway) = (self.clone(), gateway.clone());
         tokio::spawn(async move {
-            if !lease.alive.load(Ordering::Acquire) && !matches!(this.ask(id).await, Ok(LegacyOwner::Alive)) {
-                gateway.converge.notify_one();
-                return;
-            }
-            if let Err(error) = this.upstream.keep_alive(id).await
-                && error.kind() == ErrorKind::LeaseGone
-            {
-                lease.alive.store(false, Ordering::Release);
-                lease.gone.store(true, Ordering::Release);
-                gateway.converge.notify_one();
-            }
+            let _ = tokio::time::timeout(TELLING, this.tell(&gateway, id, &telling.0)).await;
         });
     }
 
+    async fn tell(&self, gateway: &Gateway, id: i64, lease: &Lease) {
+        if !lease.alive.load(Ordering::Acquire) && !matches!(self.ask(gateway, id).await, Ok(LegacyOwner::Alive)) {
+            gateway.converge.notify_one();
+            return;
+        }
+        if let Err(error) = self.upstream.keep_alive(id).await
+            && error.kind() == ErrorKind::LeaseGone
+        {
+            self.gone(gateway, id);
+        }
+    }
+
     /// The same, and L's answer counts: for bound leases. Gives the seconds that L gave.
-    pub async fn renew_bound(&self, id: i64) -> Result<Duration, BackendError> {
-        self.upstream.keep_alive(id).await.map(|r| r.ttl)
-    }
-
-    /// The lease holds general keys in L from now on.
-    pub fn bind(&self, id: i64) {
-        self.entry(id).bound.store(true, Ordering::Release);
-    }
-
-    /// Whether the lease holds general keys in L.
-    pub fn is_bound(&self, id: i64) -> bool {
-        self.known.get(&id).is_some_and(|l| l.bound.load(Ordering::Acquire))
-    }
-
-    /// Number of leases that hold general keys in L.
-    pub fn bound(&self) -> usize {
-        self.known.iter().filter(|l| l.bound.load(Ordering::Acquire)).count()
+    pub async fn renew_bound(&self, gateway: &Gateway, id: i64) -> Result<Duration, BackendError> {
+        let renewed = self.upstream.keep_alive(id).await;
+        if renewed.as_ref().is_err_and(|error| error.kind() == ErrorKind::LeaseGone) {
+            self.gone(gateway, id);
+        }
+        renewed.map(|r| r.ttl)
     }
 
     /// L has the lease: a relayed grant, an adoption.
@@ -154,5 +182,19 @@ impl Leases {
         if revoked && let Err(error) = self.upstream.revoke(id).await {
             tracing::debug!(lease = format!("{id:x}"), %error, "revoking in the legacy etcd was not confirmed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_renewal_at_a_time() {
+        let lease = Arc::new(Lease::default());
+        let first = Telling::begin(&lease);
+        assert!(first.is_some() && Telling::begin(&lease).is_none());
+        drop(first);
+        assert!(Telling::begin(&lease).is_some());
     }
 }

@@ -179,11 +179,9 @@ impl Legacy {
         if bound > 0 {
             out.push(format!("{bound} sessions hold general ephemerals in the legacy ensemble"));
         }
-        if let Some(leases) = &self.leases {
-            let bound = leases.bound();
-            if bound > 0 {
-                out.push(format!("{bound} leases hold general keys in the legacy etcd"));
-            }
+        let bound = gateway.with(|core| core.bound_leases().len()).0;
+        if bound > 0 {
+            out.push(format!("{bound} leases hold general keys in the legacy etcd"));
         }
         out
     }

@@ -266,6 +266,13 @@ pub enum Command {
         /// Granted seconds.
         ttl_s: i64,
     },
+    /// The lease holds general keys in the legacy store from now on, or no longer: that store has ended it.
+    BoundLease {
+        /// Its id; one that is not known cannot be bound.
+        id: i64,
+        /// Whether it is bound.
+        bound: bool,
+    },
     /// Owners were not heard from for half their timeout.
     Silent(Vec<LeaseId>),
     /// Owners were not heard from for their whole timeout: judge.
@@ -413,6 +420,8 @@ struct State {
     explicit_holds: BTreeMap<String, i64>,
     /// Leases of which L lost a key before the take-over, as [`Session::lost`].
     lost_leases: BTreeSet<i64>,
+    /// Leases that hold general keys in L.
+    bound_leases: BTreeSet<i64>,
     /// Services of a protocol without a legacy store, which are protected before the take-over too.
     enforced: BTreeSet<String>,
     /// In the state, since a log may begin in the middle of a snapshot of L.
@@ -506,6 +515,7 @@ impl Core {
             imported: BTreeSet::new(),
             explicit_holds: BTreeMap::new(),
             lost_leases: BTreeSet::new(),
+            bound_leases: BTreeSet::new(),
             enforced: BTreeSet::new(),
             feeds: BTreeMap::new(),
             phase,
@@ -607,6 +617,13 @@ impl Core {
                 self.write_keys(peer, op, Some(*mark), now_ms, &mut fx);
             }
             Command::AdoptLease { id, ttl_s } => self.adopt_lease(*id, *ttl_s, now_ms, &mut fx),
+            Command::BoundLease { id, bound } => {
+                if !bound {
+                    self.st.bound_leases.remove(id);
+                } else if self.st.keys.lease(*id).is_some() {
+                    self.st.bound_leases.insert(*id);
+                }
+            }
             Command::Silent(leases) => self.silent(leases, now_ms, &mut fx),
             Command::Expired(leases) => self.expired(leases, now_ms, &mut fx),
             Command::Returned(lease) => self.returned(*lease, now_ms, &mut fx),
@@ -629,6 +646,9 @@ impl Core {
             Command::Deregister(key) => self.deregister_native(key, now_ms, &mut fx),
             Command::Protection(input) => self.order(input.clone(), now_ms, &mut fx),
             Command::Started { incarnation } => self.started(*incarnation, now_ms, &mut fx),
+        }
+        for id in &fx.leases_over {
+            self.st.bound_leases.remove(id);
         }
         self.fade(now_ms);
         self.drain_node(&mut fx);
@@ -798,6 +818,11 @@ impl Core {
     /// The key space that etcd clients see.
     pub fn keys(&self) -> &KeySpace {
         &self.st.keys
+    }
+
+    /// Leases that hold general keys in L, and live as it says.
+    pub fn bound_leases(&self) -> &BTreeSet<i64> {
+        &self.st.bound_leases
     }
 
     /// Sessions.

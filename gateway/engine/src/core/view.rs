@@ -939,6 +939,9 @@ impl Core {
                     .collect();
                 self.sync_all_absent(&gone, now_ms, fx);
             }
+            (KeyCommand::ForgetLease { id }, Ok(_)) => {
+                self.st.bound_leases.remove(id);
+            }
             _ => {}
         }
         if !matches!(&*op, KeyCommand::LeaseRevoke { .. }) {

@@ -50,16 +50,8 @@ pub(super) async fn put(
     metadata: &MetadataMap,
     put: pb::PutRequest,
 ) -> Result<Response<pb::PutResponse>, Status> {
-    let bound = front.has_general(put.lease, &put.key);
-    front.ensure_lease(put.lease).await?;
-    let (lease, response) = (
-        put.lease,
-        answered(kv(front)?.put(with_metadata(metadata, put)).await)?,
-    );
-    if bound {
-        front.bind_lease(lease);
-    }
-    Ok(response)
+    prepare(front, put.lease, &put.key).await?;
+    answered(kv(front)?.put(with_metadata(metadata, put)).await)
 }
 
 pub(super) async fn delete(
@@ -79,17 +71,19 @@ pub(super) async fn txn(
     metadata: &MetadataMap,
     txn: pb::TxnRequest,
 ) -> Result<Response<pb::TxnResponse>, Status> {
-    let puts = union::leased_puts(&txn);
-    for (lease, _) in &puts {
-        front.ensure_lease(*lease).await?;
+    for (lease, key) in union::leased_puts(&txn) {
+        prepare(front, lease, &key).await?;
     }
-    let response = answered(kv(front)?.txn(with_metadata(metadata, txn)).await)?;
-    for (lease, key) in puts {
-        if front.has_general(lease, &key) {
-            front.bind_lease(lease);
-        }
+    answered(kv(front)?.txn(with_metadata(metadata, txn)).await)
+}
+
+/// Before a put under a lease: the legacy cluster has to know it, and the machine that it is bound.
+async fn prepare(front: &Front, lease: i64, key: &[u8]) -> Result<(), Status> {
+    if front.has_general(lease, key) {
+        front.bind_lease(lease).await
+    } else {
+        front.ensure_lease(lease).await
     }
-    Ok(response)
 }
 
 pub(super) async fn compact(

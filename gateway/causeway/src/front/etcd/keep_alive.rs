@@ -217,7 +217,7 @@ impl Front {
                 let Some(leases) = &self.legacy.leases else {
                     return Ok(None);
                 };
-                let ttl = leases.renew_bound(id).await?;
+                let ttl = leases.renew_bound(&self.gateway, id).await?;
                 return Ok(Some(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)));
             }
             self.adopt(id).await

@@ -296,10 +296,9 @@ impl Front {
     }
 
     pub(super) fn is_bound(&self, id: i64) -> bool {
-        self.legacy
-            .leases
-            .as_ref()
-            .is_some_and(|leases| leases.is_bound(id))
+        self.gateway
+            .with(|core| core.bound_leases().contains(&id))
+            .0
     }
 
     /// Whether a put of this key under this lease binds the lease to the legacy cluster.
@@ -307,10 +306,21 @@ impl Front {
         lease != 0 && !self.owns(key)
     }
 
-    pub(super) fn bind_lease(&self, id: i64) {
-        if let Some(leases) = &self.legacy.leases {
-            leases.bind(id);
+    /// Before a write that puts a general key under a lease: if only its answer is lost, or this process
+    /// ends in between, the lease has to live as the legacy cluster says all the same.
+    pub(super) async fn bind_lease(&self, id: i64) -> Result<(), Status> {
+        self.know_lease(id).await;
+        self.ensure_lease(id).await?;
+        let (binds, mut after) = self
+            .gateway
+            .with(|core| core.keys().lease(id).is_some() && !core.bound_leases().contains(&id));
+        if binds {
+            after = self
+                .gateway
+                .apply(Command::BoundLease { id, bound: true })
+                .after;
         }
+        self.durable(after).await
     }
 
     /// Before a write in the legacy cluster under a lease of ours: it has to be there too.

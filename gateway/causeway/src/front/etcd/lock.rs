@@ -31,9 +31,8 @@ pub(super) async fn prepare(front: &Front, request: &Bytes) -> Result<(), Status
             holding.name.escape_ascii()
         )));
     }
-    front.ensure_lease(holding.lease).await?;
     if holding.lease != 0 {
-        front.bind_lease(holding.lease);
+        front.bind_lease(holding.lease).await?;
     }
     Ok(())
 }

@@ -648,6 +648,45 @@ fn what_a_hold_keeps_of_a_lease_is_known_before_it_is_revoked() {
 }
 
 #[test]
+fn a_bound_lease_is_bound_after_a_restart_until_it_ends() {
+    let keys = |op| Command::Keys {
+        peer: "c:1".into(),
+        op,
+    };
+    let revoke = KeyCommand::LeaseRevoke {
+        id: 42,
+        keep: Vec::new(),
+    };
+    let check = |end: Option<Command>, alive_ms: i64| {
+        let mut bench = Bench::embedded();
+        bench.apply(keys(KeyCommand::LeaseGrant { id: 42, ttl_s: 5 }));
+        for id in [42, 43] {
+            bench.apply(Command::BoundLease { id, bound: true });
+        }
+        let saved = bench.core.snapshot().expect("saves");
+        let settings = settings(Store::Embedded, Store::Embedded, Phase::Proxy);
+        bench.core = Core::restore(settings, &saved).expect("restores");
+        let bound = |bench: &Bench| bench.core.bound_leases().iter().copied().collect::<Vec<_>>();
+        assert_eq!(bound(&bench), [42]);
+        bench.pass(alive_ms, &[]);
+        if let Some(end) = end {
+            bench.apply(end);
+        }
+        assert_eq!(bound(&bench), [0; 0]);
+    };
+    check(Some(keys(revoke)), 0);
+    check(Some(keys(KeyCommand::ForgetLease { id: 42 })), 0);
+    check(
+        Some(Command::BoundLease {
+            id: 42,
+            bound: false,
+        }),
+        0,
+    );
+    check(None, 8_000);
+}
+
+#[test]
 fn an_etcd_lease_owns_and_expires_like_a_session() {
     let mut bench = Bench::embedded();
     let grant = bench.apply(Command::Keys {
