@@ -3,17 +3,15 @@
 //! It is opened when it is first needed. While it is being opened, and while the ensemble is asked about a
 //! registration, nothing more of the client is handled: its requests take effect in their order.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use causeway_backend::BackendError;
 use causeway_backend_zookeeper::upstream::{Answer, Notification, Upstream};
 use causeway_wire::zk::request::{AuthRequest, ReadRequest, SetWatches2Request};
 use causeway_wire::zk::{OpCode, Request, SlotId, Watches};
-use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use super::chroot::Chroot;
@@ -71,7 +69,8 @@ pub(super) enum Incident {
     Lost(BackendError),
 }
 
-type Pending = FuturesUnordered<BoxFuture<'static, Result<Answered, BackendError>>>;
+/// In the order in which they were asked, which is that of the answers.
+type Pending = VecDeque<BoxFuture<'static, Result<Answered, BackendError>>>;
 
 /// The way of one connection to the ensemble.
 pub(super) struct General {
@@ -80,6 +79,8 @@ pub(super) struct General {
     session: i64,
     upstream: Option<Arc<Upstream>>,
     notifications: mpsc::Receiver<Notification>,
+    /// The next of them, while answers that came before it are handed on.
+    event: Option<Notification>,
     /// Number of the last event that was handed on.
     pub(super) last_event: u64,
     pending: Pending,
@@ -112,7 +113,8 @@ impl General {
             upstream: None,
             notifications,
             last_event: 0,
-            pending: FuturesUnordered::new(),
+            event: None,
+            pending: VecDeque::new(),
             attaching: None,
             lost: None,
             held: None,
@@ -213,21 +215,22 @@ impl General {
             (Then::Union, Request::Exists(r) | Request::GetData(r)) => Some(r.path.clone()),
             _ => None,
         };
+        // Names first: the answer whose watch may fire is the last that is waited for.
+        let names = names_of.map(|path| {
+            let request = Request::GetChildren(ReadRequest { path, watch: false });
+            upstream.submit(OpCode::GetChildren as i32, &self.chroot.request(request))
+        });
         let op = outward.op();
         let answer = upstream.submit(op, &self.chroot.request(outward));
-        let names: Pin<Box<dyn Future<Output = _> + Send>> = match names_of {
-            None => Box::pin(std::future::ready(Ok(None))),
-            Some(path) => {
-                let request = Request::GetChildren(ReadRequest { path, watch: false });
-                let names = upstream.submit(OpCode::GetChildren as i32, &self.chroot.request(request));
-                Box::pin(async move { names.await.map(Some) })
-            }
-        };
-        self.pending.push(Box::pin(async move {
+        // Unconstrained: an answer that is here must be seen, or an event would overtake it.
+        self.pending.push_back(Box::pin(tokio::task::unconstrained(async move {
+            let names = match names {
+                Some(names) => Some(names.await?),
+                None => None,
+            };
             let answer = answer.await?;
-            let names = names.await?;
             Ok(Answered { asked, answer, names })
-        }));
+        })));
     }
 
     /// The answer may be handed on; one that comes after events that are still under way waits.
@@ -252,35 +255,41 @@ impl General {
 
     /// What happens next on the way to the ensemble. Nothing is lost when the future is dropped.
     pub(super) async fn next(&mut self) -> Incident {
-        let General { notifications, pending, attaching, lost, .. } = self;
-        let attached = async {
-            match attaching {
-                Some(attaching) => attaching.await,
-                None => std::future::pending().await,
-            }
-        };
-        let gone = async {
-            match lost {
-                Some(lost) => lost.await,
-                None => std::future::pending().await,
-            }
-        };
-        let incident = tokio::select! {
-            biased;
-            // Answers first: one that the ensemble sent before an event is complete when the event is here, and
-            // a client drops an event whose watch no reply has set yet. (Those it sent after wait in `early`.)
-            Some(answered) = pending.next(), if !pending.is_empty() => Incident::Answered(Box::new(answered)),
-            Some(event) = notifications.recv() => Incident::Event(event),
-            attached = attached => Incident::Attached(attached),
-            error = gone => Incident::Lost(error),
-        };
-        // What has ended is not asked again.
-        match &incident {
-            Incident::Attached(_) => self.attaching = None,
-            Incident::Lost(_) => self.lost = None,
-            Incident::Event(_) | Incident::Answered(_) => {}
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// Answers come before events: one that the ensemble sent before an event is complete when the event is
+    /// here, and a client drops an event whose watch no reply has set yet. (Those it sent after wait in
+    /// `early`.)
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Incident> {
+        if self.event.is_none()
+            && let Poll::Ready(event) = self.notifications.poll_recv(cx)
+        {
+            self.event = event;
         }
-        incident
+        if let Some(front) = self.pending.front_mut()
+            && let Poll::Ready(answered) = front.as_mut().poll(cx)
+        {
+            self.pending.pop_front();
+            return Poll::Ready(Incident::Answered(Box::new(answered)));
+        }
+        if let Some(event) = self.event.take() {
+            return Poll::Ready(Incident::Event(event));
+        }
+        // What has ended is not asked again.
+        if let Some(attaching) = &mut self.attaching
+            && let Poll::Ready(attached) = attaching.as_mut().poll(cx)
+        {
+            self.attaching = None;
+            return Poll::Ready(Incident::Attached(attached));
+        }
+        if let Some(lost) = &mut self.lost
+            && let Poll::Ready(error) = lost.as_mut().poll(cx)
+        {
+            self.lost = None;
+            return Poll::Ready(Incident::Lost(error));
+        }
+        Poll::Pending
     }
 }
 
