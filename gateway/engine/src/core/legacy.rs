@@ -625,13 +625,19 @@ impl Core {
                 .map_or(seen.owner, |l| l.id),
             _ => seen.owner,
         };
+        // L counts a node's versions from 0; not every reply shows them, and -1 says that it is not known.
+        let before = self.st.registrations.get(key).map(|r| &r.legacy);
+        let version = match before.map(|l| l.as_ref().map(|entry| &entry.meta)) {
+            Some(Some(LegacyMeta::Znode { stat, .. })) if stat.version >= 0 => stat.version.wrapping_add(1),
+            Some(Some(_)) | None => -1,
+            Some(None) => 0,
+        };
         let meta = match key.store {
             StoreKind::Zookeeper => {
                 let node = self.st.tree.node(&path_of(key));
                 LegacyMeta::Znode {
-                    // L's own version is not in every reply: -1 says that it is not known.
                     stat: Stat {
-                        version: -1,
+                        version,
                         mzxid: mark,
                         ..node.map(|n| n.stat()).unwrap_or_default()
                     },
