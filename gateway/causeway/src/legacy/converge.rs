@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use causeway_backend::{Backend, BackendError, Certainty, ErrorKind, Expect, Lease, LeaseId, Owner, Registration, Revision};
-use causeway_backend_zookeeper::upstream::Upstream;
+use causeway_backend_zookeeper::upstream::{Handshake, Pings, Upstream, UpstreamOptions};
 use causeway_engine::converge::{Action, LegacyOwner};
 use causeway_engine::core::{Command, LegacyEvent, LegacyMeta, Wanted, WantedOwner};
 use causeway_registry::{RecordKey, StoreKind};
-use causeway_wire::zk::request::{Acl, CreateRequest, DeleteRequest, SetDataRequest};
-use causeway_wire::zk::{MultiOp, MultiRequest, OpCode};
+use causeway_wire::zk::request::{Acl, CreateRequest, DeleteRequest, ReadRequest, SetDataRequest};
+use causeway_wire::zk::{ConnectRequest, MultiOp, MultiRequest, OpCode, Record as _, Stat};
 use futures::StreamExt;
 use parking_lot::Mutex;
 
@@ -270,6 +270,46 @@ async fn write_znode(
 
 fn open_acl() -> Vec<Acl> {
     vec![Acl { perms: 31, scheme: "world".into(), id: "anyone".into() }]
+}
+
+/// Fillers created and deleted in one request.
+const FILLERS: usize = 100;
+
+/// Brings the ensemble's counts of creations up to those of the view, in directories with sequential nodes:
+/// before the ensemble names such nodes again, so that it gives no name twice. Each filler is created and
+/// deleted in one transaction, so that no reader ever lists it.
+pub async fn raise_counters(gateway: &Gateway, sessions: &Upstreams) -> Result<(), BackendError> {
+    let directories = gateway.with(|core| core.sequence_directories()).0;
+    if directories.is_empty() {
+        return Ok(());
+    }
+    let request = ConnectRequest { timeout_ms: 10_000, password: Some(Bytes::from_static(&[0; 16])), ..ConnectRequest::default() };
+    let options = UpstreamOptions::default();
+    let handshake = Upstream::connect(sessions.servers(), &request, &options, Pings::Automatic).await?;
+    let Handshake::Established { connection: (upstream, _notifications), .. } = handshake else {
+        return Err(BackendError::not_applied(ErrorKind::Unavailable, "the legacy ensemble refused a new session"));
+    };
+    let chroot = sessions.servers().chroot();
+    for (directory, creations) in directories {
+        let path = format!("{chroot}{directory}");
+        let exists = upstream.submit_record(OpCode::Exists, &ReadRequest { path: path.clone(), watch: false }).await?;
+        let Some(stat) = Stat::decode(exists.body).ok().filter(|_| exists.header.err == 0) else { continue };
+        // ZooKeeper: DataNode.copyStat shows 2 * creations - children.
+        let there = i64::from(stat.cversion).wrapping_add(i64::from(stat.num_children)) / 2;
+        let mut missing = usize::try_from(i64::from(creations) - there).unwrap_or(0);
+        while missing > 0 {
+            let now = missing.min(FILLERS);
+            let filler = || {
+                let path = format!("{path}/causeway-filler");
+                let create = CreateRequest { path: path.clone(), data: None, acl: open_acl(), flags: 0 };
+                [MultiOp::Create(create), MultiOp::Delete(DeleteRequest { path, version: -1 })]
+            };
+            let ops = std::iter::repeat_with(filler).take(now).flatten().collect();
+            upstream.submit_record(OpCode::Multi, &MultiRequest { ops }).await?;
+            missing -= now;
+        }
+    }
+    upstream.close_session().await
 }
 
 /// Makes the parents of a path, as the layout's own clients would.

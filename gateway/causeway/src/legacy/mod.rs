@@ -271,6 +271,14 @@ impl Legacy {
             }
         };
         let _ = tokio::time::timeout(ROLLBACK_WAIT, caught_up).await;
+        let names_again = gateway.with(|core| core.phase().phase() == Phase::MergeNew).0;
+        if let Some(sessions) = self.sessions.as_ref().filter(|_| names_again) {
+            match tokio::time::timeout(ROLLBACK_WAIT, converge::raise_counters(gateway, sessions)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "sequence counters of the legacy ensemble were not raised"),
+                Err(_) => tracing::warn!("sequence counters of the legacy ensemble were not raised in time"),
+            }
+        }
     }
 
     /// A step was taken: L may have to follow.

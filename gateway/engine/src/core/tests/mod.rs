@@ -749,3 +749,20 @@ fn a_session_that_the_ensemble_let_go_leaves_its_registrations_to_be_judged() {
     assert_eq!(bench.children("/services/billing"), 10);
     assert_eq!(bench.core.held_count(), 9);
 }
+
+#[test]
+fn directories_with_sequential_nodes_are_named_with_their_next_number() {
+    let mut bench = Bench::embedded();
+    bench.session(1);
+    bench.write(1, create("/services", b"", CreateMode::Persistent));
+    bench.write(1, create("/services/a", b"", CreateMode::Persistent));
+    assert!(bench.core.sequence_directories().is_empty());
+    for _ in 0..3 {
+        let op = create("/services/a/n-", b"", CreateMode::EphemeralSequential);
+        bench.write(1, with_session(op, 1));
+    }
+    assert_eq!(
+        bench.core.sequence_directories(),
+        [("/services/a".to_owned(), 3)]
+    );
+}
