@@ -81,6 +81,7 @@ impl Core {
                     now_ms,
                     fx,
                 );
+                self.st.bound_leases.remove(&id);
                 // As with sessions: the next keep-alive asks L.
                 continue;
             }

@@ -647,7 +647,7 @@ impl Core {
             Command::Protection(input) => self.order(input.clone(), now_ms, &mut fx),
             Command::Started { incarnation } => self.started(*incarnation, now_ms, &mut fx),
         }
-        for id in &fx.leases_over {
+        for id in fx.leases_over.iter().chain(&fx.revoked) {
             self.st.bound_leases.remove(id);
         }
         self.fade(now_ms);

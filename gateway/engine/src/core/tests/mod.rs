@@ -666,6 +666,7 @@ fn a_bound_lease_is_bound_after_a_restart_until_it_ends() {
         let saved = bench.core.snapshot().expect("saves");
         let settings = settings(Store::Embedded, Store::Embedded, Phase::Proxy);
         bench.core = Core::restore(settings, &saved).expect("restores");
+        bench.apply(Command::Started { incarnation: 2 });
         let bound = |bench: &Bench| bench.core.bound_leases().iter().copied().collect::<Vec<_>>();
         assert_eq!(bound(&bench), [42]);
         bench.pass(alive_ms, &[]);
