@@ -182,7 +182,7 @@ impl Core {
             .iter_mut()
             .filter(|(k, _)| k.store == store)
         {
-            (reg.gone_mark, reg.above) = (0, 0);
+            (reg.gone_mark, reg.above, reg.shown) = (0, 0, 0);
         }
         for entry in rejected {
             if let Some(reg) = self
@@ -393,6 +393,7 @@ impl Core {
         // Records begin with the numbers that L gave them, as long as no client has seen ours.
         let as_given =
             self.mode(key.store) == Mode::Relay || !self.st.imported.contains(&key.store);
+        let mut changed = false;
         match (&entry.meta, key.store) {
             (LegacyMeta::Znode { stat, acl }, StoreKind::Zookeeper) => {
                 let path = path_of(key);
@@ -444,6 +445,8 @@ impl Core {
                 },
                 StoreKind::Etcd,
             ) => {
+                let revision = |core: &Core| core.st.keys.get(&key.key).map(|kv| kv.mod_revision);
+                let before = revision(self);
                 // A store that went back to an older state gives lower numbers than are here.
                 let rises = self
                     .st
@@ -464,10 +467,14 @@ impl Core {
                     lease: entry.owner,
                 };
                 self.apply_keys(&KeyCommand::Import { kv }, now_ms, fx);
+                changed = revision(self) != before;
             }
             _ => return,
         }
         self.sync_present(key, From::Legacy, now_ms, fx);
+        if let Some(reg) = self.st.registrations.get_mut(key).filter(|_| changed) {
+            reg.shown = entry.mark;
+        }
     }
 
     /// Entries that L does not have any more.

@@ -47,6 +47,9 @@ pub(super) struct Registration {
     pub(super) gone_mark: i64,
     /// A client wrote here after L had shown this mark: entries of L at or below it are superseded.
     pub(super) above: i64,
+    /// The view last changed because L showed this mark: a write that L acknowledged at or below it is
+    /// there already. Only for etcd's keys.
+    pub(super) shown: i64,
     /// L shall not have the entry that it has (or may get from an attempt under way): when it goes there,
     /// that is no news.
     pub(super) letting_go: bool,
@@ -786,6 +789,7 @@ impl Registration {
             removed_ms: 0,
             gone_mark: 0,
             above: 0,
+            shown: 0,
             letting_go: false,
             sent: Vec::new(),
             since_ms: now_ms,

@@ -8,7 +8,7 @@ use causeway_registry::{Health, LeaseId, LeaseState, RecordBody, RecordKey, Stor
 use super::registrations::{Actor, From, is_late, path_of, protocol};
 use super::{Core, Effects, LegacyEntry, REGISTRY, Reply, ms};
 use crate::converge::Absence;
-use crate::key_space::{KeyCommand, KeyReply, Op, Txn};
+use crate::key_space::{KeyCommand, KeyReply, Op, OpReply, PutReply, RangeRequest, Txn, TxnReply};
 use crate::layout::Class;
 use crate::protection::{Cause, Input};
 use crate::route::Mode;
@@ -912,9 +912,29 @@ impl Core {
             }
             other => Cow::Borrowed(other),
         };
+        let shown = acknowledged.map_or_else(BTreeSet::new, |mark| self.shown_puts(&op, mark));
+        if let KeyCommand::Put { key, prev_kv, .. } = &*op
+            && shown.contains(key)
+        {
+            self.follow_shown(&shown, actor, acknowledged, now_ms, fx);
+            let reply = self.shown_reply(key, *prev_kv);
+            fx.reply = Some(Reply::Keys(Ok(KeyReply::Put(reply))));
+            return;
+        }
+        let (asked, op) = match &*op {
+            KeyCommand::Txn(txn) if !shown.is_empty() => {
+                let rest = KeyCommand::Txn(without_puts(txn, &shown));
+                (Some(txn.clone()), Cow::Owned(rest))
+            }
+            _ => (None, op),
+        };
         let number = self.st.revision.peek(now_ms);
-        let applied = self.st.keys.apply(&op, number, now_ms);
+        let mut applied = self.st.keys.apply(&op, number, now_ms);
         self.dispatch(&applied, now_ms, fx);
+        if let (Some(asked), Ok(KeyReply::Txn(reply))) = (&asked, &mut applied.result) {
+            self.answer_shown(asked, reply);
+            self.follow_shown(&shown, actor, acknowledged, now_ms, fx);
+        }
         let changed: BTreeSet<bytes::Bytes> =
             applied.events.iter().map(|e| e.kv.key.clone()).collect();
         let changed: Vec<RecordKey> = changed
@@ -948,6 +968,88 @@ impl Core {
             self.follow(&changed, actor, acknowledged, now_ms, fx);
         }
         fx.reply = Some(Reply::Keys(applied.result));
+    }
+
+    /// Keys of puts that L has acknowledged at this mark and that its feed has shown before: done a second
+    /// time they would be another version and another event.
+    fn shown_puts(&self, op: &KeyCommand, mark: i64) -> BTreeSet<bytes::Bytes> {
+        fn walk<'a>(txn: &'a Txn, each: &mut impl FnMut(&'a bytes::Bytes)) {
+            for op in txn.success.iter().chain(&txn.failure) {
+                match op {
+                    Op::Put { key, .. } => each(key),
+                    Op::Txn(inner) => walk(inner, each),
+                    _ => {}
+                }
+            }
+        }
+        let mut out = BTreeSet::new();
+        let mut each = |key: &bytes::Bytes| {
+            let reg = self
+                .st
+                .registrations
+                .get(&RecordKey::new(StoreKind::Etcd, key.clone()));
+            if reg.is_some_and(|r| r.shown >= mark) && self.st.keys.get(key).is_some() {
+                out.insert(key.clone());
+            }
+        };
+        match op {
+            KeyCommand::Put { key, .. } => each(key),
+            KeyCommand::Txn(txn) => walk(txn, &mut each),
+            _ => {}
+        }
+        out
+    }
+
+    /// What L's feed showed was this client's write.
+    fn follow_shown(
+        &mut self,
+        shown: &BTreeSet<bytes::Bytes>,
+        actor: Actor<'_>,
+        mark: Option<i64>,
+        now_ms: i64,
+        fx: &mut Effects,
+    ) {
+        for key in shown {
+            let key = RecordKey::new(StoreKind::Etcd, key.clone());
+            let reg = self.st.registrations.get(&key);
+            // Above its mark somebody else's is there by now.
+            if reg.is_some_and(|r| Some(r.shown) == mark) {
+                self.sync_present(&key, From::Client(actor), now_ms, fx);
+            }
+        }
+    }
+
+    /// The answer to a put that is there already.
+    fn shown_reply(&self, key: &bytes::Bytes, prev_kv: bool) -> PutReply {
+        let revision = self.st.keys.get(key).map_or(0, |kv| kv.mod_revision);
+        let before = RangeRequest {
+            key: key.clone(),
+            revision: revision.saturating_sub(1),
+            ..RangeRequest::default()
+        };
+        let prev_kv = (prev_kv && before.revision > 0)
+            .then(|| self.st.keys.range(&before).ok())
+            .flatten()
+            .and_then(|found| found.kvs.into_iter().next());
+        PutReply { revision, prev_kv }
+    }
+
+    /// Puts the answers to puts that were there already where their reads were.
+    fn answer_shown(&self, asked: &Txn, reply: &mut TxnReply) {
+        let branch = if reply.succeeded {
+            &asked.success
+        } else {
+            &asked.failure
+        };
+        for (op, reply) in branch.iter().zip(&mut reply.replies) {
+            match (op, reply) {
+                (Op::Put { key, prev_kv, .. }, reply @ OpReply::Range(_)) => {
+                    *reply = OpReply::Put(self.shown_reply(key, *prev_kv));
+                }
+                (Op::Txn(inner), OpReply::Txn(reply)) => self.answer_shown(inner, reply),
+                _ => {}
+            }
+        }
     }
 
     /// Registrations that a write would delete.
@@ -1173,5 +1275,22 @@ fn deleted_paths(op: &TreeCommand) -> Vec<RecordKey> {
             })
             .collect(),
         _ => Vec::new(),
+    }
+}
+
+/// The same transaction with reads where puts of these keys are.
+fn without_puts(txn: &Txn, keys: &BTreeSet<bytes::Bytes>) -> Txn {
+    let op = |op: &Op| match op {
+        Op::Put { key, .. } if keys.contains(key) => Op::Range(RangeRequest {
+            key: key.clone(),
+            ..RangeRequest::default()
+        }),
+        Op::Txn(inner) => Op::Txn(without_puts(inner, keys)),
+        other => other.clone(),
+    };
+    Txn {
+        compare: txn.compare.clone(),
+        success: txn.success.iter().map(op).collect(),
+        failure: txn.failure.iter().map(op).collect(),
     }
 }
