@@ -5,8 +5,12 @@ use causeway_backend::BackendError;
 use causeway_backend_zookeeper::upstream::Answer as LegacyAnswer;
 use causeway_engine::core::Command;
 use causeway_wire::zk::record::Record;
-use causeway_wire::zk::reply::{GetChildren2Response, GetChildrenResponse, GetDataResponse, StatResponse};
-use causeway_wire::zk::{ErrorCode, MultiOp, MultiResponse, MultiResult, OpCode, Reply, Request, SlotId};
+use causeway_wire::zk::reply::{
+    GetChildren2Response, GetChildrenResponse, GetDataResponse, StatResponse,
+};
+use causeway_wire::zk::{
+    ErrorCode, MultiOp, MultiResponse, MultiResult, OpCode, Reply, Request, SlotId,
+};
 
 use super::conn::Client;
 use super::general::{Answered, Asked, General, Incident, Then};
@@ -26,7 +30,9 @@ pub(super) fn take(client: &mut Client, incident: Incident) -> Result<(), Ended>
         Incident::Event(notification) => {
             let front = client.front.clone();
             let layouts = &front.gateway.config.layouts;
-            let Some(general) = &mut client.general else { return Ok(()) };
+            let Some(general) = &mut client.general else {
+                return Ok(());
+            };
             general.last_event = notification.number;
             let ready = general.ready();
             if let Some(event) = general.chroot.event(notification.event) {
@@ -81,15 +87,19 @@ pub(super) fn take(client: &mut Client, incident: Incident) -> Result<(), Ended>
 
 /// The ensemble cannot be reached: the lists of directories of both are shown as last seen, the session can
 /// be closed, and anything else closes the connection.
-fn without_ensemble(
-    client: &mut Client,
-    asked: Asked,
-    error: &BackendError,
-) -> Result<(), Ended> {
+fn without_ensemble(client: &mut Client, asked: Asked, error: &BackendError) -> Result<(), Ended> {
     let last = match (&asked.then, &asked.request) {
-        (Then::Union, Request::GetChildren(r) | Request::GetChildren2(r) | Request::Exists(r) | Request::GetData(r)) => {
-            client.front.last_seen.get(&r.path).map(|l| (r.path.clone(), l.clone()))
-        }
+        (
+            Then::Union,
+            Request::GetChildren(r)
+            | Request::GetChildren2(r)
+            | Request::Exists(r)
+            | Request::GetData(r),
+        ) => client
+            .front
+            .last_seen
+            .get(&r.path)
+            .map(|l| (r.path.clone(), l.clone())),
         (Then::Close, _) => {
             return local::serve(client, asked.slot, Request::CloseSession);
         }
@@ -101,9 +111,17 @@ fn without_ensemble(
     };
     tracing::debug!(peer = client.peer, path, %error, "a directory is listed as last seen in the ensemble");
     let reply = match &asked.request {
-        Request::GetChildren(_) => Reply::GetChildren(GetChildrenResponse { children: names.clone() }),
-        Request::GetChildren2(_) => Reply::GetChildren2(GetChildren2Response { children: names.clone(), stat }),
-        Request::GetData(_) => Reply::GetData(GetDataResponse { data: Some(Bytes::new()), stat }),
+        Request::GetChildren(_) => Reply::GetChildren(GetChildrenResponse {
+            children: names.clone(),
+        }),
+        Request::GetChildren2(_) => Reply::GetChildren2(GetChildren2Response {
+            children: names.clone(),
+            stat,
+        }),
+        Request::GetData(_) => Reply::GetData(GetDataResponse {
+            data: Some(Bytes::new()),
+            stat,
+        }),
         _ => Reply::Stat(StatResponse { stat }),
     };
     union::finish(client, asked, Ok(reply), Some(names))
@@ -124,8 +142,16 @@ fn finish(client: &mut Client, answered: Answered) -> Result<(), Ended> {
 }
 
 fn answer(client: &mut Client, answered: Answered) -> Result<(), Ended> {
-    let Answered { asked, answer, names } = answered;
-    let chroot = client.general.as_ref().map(|g| g.chroot.clone()).ok_or(Ended)?;
+    let Answered {
+        asked,
+        answer,
+        names,
+    } = answered;
+    let chroot = client
+        .general
+        .as_ref()
+        .map(|g| g.chroot.clone())
+        .ok_or(Ended)?;
     let op = OpCode::try_from(asked.request.op()).map_err(|_| Ended)?;
     let decode = |op: OpCode, answer: &LegacyAnswer| -> Result<Result<Reply, i32>, Ended> {
         if answer.header.err != 0 {
@@ -160,7 +186,14 @@ fn answer(client: &mut Client, answered: Answered) -> Result<(), Ended> {
             union::finish_multi_read(client, asked.slot, &asked.request, reply)
         }
         Then::Record(write) => {
-            finish_record(client, asked.slot, write, reply, answer.header.zxid, &asked.request);
+            finish_record(
+                client,
+                asked.slot,
+                write,
+                reply,
+                answer.header.zxid,
+                &asked.request,
+            );
             Ok(())
         }
         Then::SetWatches(local) => match reply {
@@ -194,7 +227,9 @@ pub(super) fn fill(client: &mut Client, slot: SlotId, reply: Result<Reply, i32>)
 
 /// Owners in the ensemble are the sessions there; the client knows its own.
 fn as_client_knows(client: &Client, mut reply: Reply) -> Reply {
-    let needed = translate::stats(&mut reply).iter().any(|s| s.ephemeral_owner != 0);
+    let needed = translate::stats(&mut reply)
+        .iter()
+        .any(|s| s.ephemeral_owner != 0);
     if needed {
         client.front.gateway.with(|core| {
             for stat in translate::stats(&mut reply) {
@@ -226,7 +261,11 @@ fn makes_ephemeral(request: &Request, reply: Option<&Reply>) -> bool {
 /// The session lives as the ensemble says from now on: it holds an ephemeral there.
 fn bind(client: &mut Client) {
     let id = client.session;
-    let bound = client.front.gateway.with(|core| core.sessions().get(id).is_some_and(|s| s.bound)).0;
+    let bound = client
+        .front
+        .gateway
+        .with(|core| core.sessions().get(id).is_some_and(|s| s.bound))
+        .0;
     if !bound {
         let done = client.front.gateway.apply(Command::Bound { id });
         client.replies.depends_on(done.after);
@@ -261,11 +300,20 @@ fn finish_record(
         bind(client);
     }
     let theirs = as_client_knows(client, reply);
-    let command = Command::TreeAcknowledged { peer: client.peer.clone(), session: client.session, op, mark };
+    let command = Command::TreeAcknowledged {
+        peer: client.peer.clone(),
+        session: client.session,
+        op,
+        mark,
+    };
     local::apply(client, slot, command, |ours| match (write.shape, theirs) {
         (Shape::Multi(shapes), Reply::Multi(theirs)) => {
-            let owned_shapes: Vec<Shape> =
-                shapes.into_iter().zip(&paths).filter(|(_, owned)| **owned).map(|(shape, _)| shape).collect();
+            let owned_shapes: Vec<Shape> = shapes
+                .into_iter()
+                .zip(&paths)
+                .filter(|(_, owned)| **owned)
+                .map(|(shape, _)| shape)
+                .collect();
             let mut ours = match translate::written(&Shape::Multi(owned_shapes), ours)? {
                 Reply::Multi(ours) => ours.results.into_iter(),
                 _ => return Err(ErrorCode::SystemError),
@@ -274,7 +322,13 @@ fn finish_record(
                 .results
                 .into_iter()
                 .zip(&paths)
-                .map(|(theirs, owned)| if *owned { ours.next().unwrap_or(theirs) } else { theirs })
+                .map(|(theirs, owned)| {
+                    if *owned {
+                        ours.next().unwrap_or(theirs)
+                    } else {
+                        theirs
+                    }
+                })
                 .collect();
             Ok(Reply::Multi(MultiResponse { results }))
         }

@@ -26,7 +26,9 @@ impl Chroot {
     /// A client's path as the ensemble has it. What is no path is left to the ensemble to refuse.
     pub(super) fn outward(&self, path: &str) -> String {
         match path {
-            _ if self.is_none() || path == config_node::PATH || !path.starts_with('/') => path.to_owned(),
+            _ if self.is_none() || path == config_node::PATH || !path.starts_with('/') => {
+                path.to_owned()
+            }
             "/" => self.0.clone(),
             _ => format!("{}{path}", self.0),
         }
@@ -55,21 +57,30 @@ impl Chroot {
         let go = |path: &mut String| *path = self.outward(path);
         let all = |paths: &mut Vec<String>| paths.iter_mut().for_each(go);
         match request {
-            Request::Create(r) | Request::Create2(r) | Request::CreateContainer(r) => go(&mut r.path),
+            Request::Create(r) | Request::Create2(r) | Request::CreateContainer(r) => {
+                go(&mut r.path)
+            }
             Request::CreateTtl(r) => go(&mut r.path),
             Request::Delete(r) => go(&mut r.path),
             Request::DeleteContainer(r) => go(&mut r.path),
-            Request::Exists(r) | Request::GetData(r) | Request::GetChildren(r) | Request::GetChildren2(r) => {
+            Request::Exists(r)
+            | Request::GetData(r)
+            | Request::GetChildren(r)
+            | Request::GetChildren2(r) => {
                 go(&mut r.path);
             }
             Request::SetData(r) => go(&mut r.path),
-            Request::GetAcl(r) | Request::Sync(r) | Request::GetAllChildrenNumber(r) => go(&mut r.path),
+            Request::GetAcl(r) | Request::Sync(r) | Request::GetAllChildrenNumber(r) => {
+                go(&mut r.path)
+            }
             Request::SetAcl(r) => go(&mut r.path),
             Request::Check(r) => go(&mut r.path),
             Request::Multi(r) | Request::MultiRead(r) => {
                 for op in &mut r.ops {
                     match op {
-                        MultiOp::Create(c) | MultiOp::Create2(c) | MultiOp::CreateContainer(c) => go(&mut c.path),
+                        MultiOp::Create(c) | MultiOp::Create2(c) | MultiOp::CreateContainer(c) => {
+                            go(&mut c.path)
+                        }
                         MultiOp::CreateTtl(c) => go(&mut c.path),
                         MultiOp::Delete(d) => go(&mut d.path),
                         MultiOp::SetData(s) => go(&mut s.path),
@@ -173,7 +184,10 @@ mod tests {
         check("/app/", "/q/", "/app/q/");
         // Only whole segments are a chroot.
         assert_eq!(Chroot::new("/app").inward("/apple"), "/apple");
-        assert_eq!(Chroot::new("/app").outward("/zookeeper/config"), "/zookeeper/config");
+        assert_eq!(
+            Chroot::new("/app").outward("/zookeeper/config"),
+            "/zookeeper/config"
+        );
         assert_eq!(Chroot::new("/app").outward("nonsense"), "nonsense");
     }
 
@@ -181,7 +195,10 @@ mod tests {
     fn requests_and_replies_are_rewritten() {
         let chroot = Chroot::new("/app");
         let body = chroot.request(Request::Sync(PathRequest { path: "/a".into() }));
-        assert_eq!(PathRequest::decode(body).map(|r| r.path), Ok("/app/a".into()));
+        assert_eq!(
+            PathRequest::decode(body).map(|r| r.path),
+            Ok("/app/a".into())
+        );
         let watches = SetWatchesRequest {
             relative_zxid: 7,
             data_watches: vec!["/a".into()],
@@ -190,21 +207,38 @@ mod tests {
         };
         let body = chroot.request(Request::SetWatches(watches));
         let got = SetWatchesRequest::decode(body).expect("whole");
-        assert_eq!((got.data_watches, got.exist_watches), (vec!["/app/a".to_owned()], vec!["/app".to_owned()]));
+        assert_eq!(
+            (got.data_watches, got.exist_watches),
+            (vec!["/app/a".to_owned()], vec!["/app".to_owned()])
+        );
         let reply = |op, reply: Reply| chroot.reply(op, reply.encode()).expect("decodes");
-        let created = CreateResponse { path: "/app/a0000000001".into() };
+        let created = CreateResponse {
+            path: "/app/a0000000001".into(),
+        };
         assert_eq!(
             CreateResponse::decode(reply(OpCode::Create, Reply::Create(created))).map(|r| r.path),
             Ok("/a0000000001".into())
         );
-        let synced = SyncResponse { path: "/app".into() };
-        assert_eq!(SyncResponse::decode(reply(OpCode::Sync, Reply::Sync(synced))).map(|r| r.path), Ok("/".into()));
+        let synced = SyncResponse {
+            path: "/app".into(),
+        };
+        assert_eq!(
+            SyncResponse::decode(reply(OpCode::Sync, Reply::Sync(synced))).map(|r| r.path),
+            Ok("/".into())
+        );
     }
 
     #[test]
     fn events_of_the_config_node_stay_here() {
-        let event = |path: &str| WatcherEvent { kind: 3, state: 3, path: path.into() };
+        let event = |path: &str| WatcherEvent {
+            kind: 3,
+            state: 3,
+            path: path.into(),
+        };
         assert_eq!(Chroot::new("").event(event("/zookeeper/config")), None);
-        assert_eq!(Chroot::new("/app").event(event("/app/x")), Some(event("/x")));
+        assert_eq!(
+            Chroot::new("/app").event(event("/app/x")),
+            Some(event("/x"))
+        );
     }
 }

@@ -15,9 +15,15 @@ pub(super) const PATH: &str = "/zookeeper/config";
 
 /// Its data.
 pub(super) fn data(config: &Config) -> Bytes {
-    let Some(advertised) = &config.advertise_zookeeper else { return Bytes::new() };
-    let (host, port) = advertised.rsplit_once(':').unwrap_or((advertised.as_str(), "2181"));
-    Bytes::from(format!("server.1={host}:2888:3888:participant;{host}:{port}\nversion=1"))
+    let Some(advertised) = &config.advertise_zookeeper else {
+        return Bytes::new();
+    };
+    let (host, port) = advertised
+        .rsplit_once(':')
+        .unwrap_or((advertised.as_str(), "2181"));
+    Bytes::from(format!(
+        "server.1={host}:2888:3888:participant;{host}:{port}\nversion=1"
+    ))
 }
 
 /// The number of its bytes, in its Stat.

@@ -42,7 +42,9 @@ pub(super) async fn run(front: &Arc<Front>, stream: TcpStream, address: SocketAd
     let (read, write) = stream.into_split();
     let mut incoming = Incoming::new(read, front.gateway.config.max_frame);
     let mut outgoing = Outgoing::new(write);
-    let Ok(Some(first)) = tokio::time::timeout(HANDSHAKE, incoming.first()).await else { return };
+    let Ok(Some(first)) = tokio::time::timeout(HANDSHAKE, incoming.first()).await else {
+        return;
+    };
     front.traffic.received();
     match first {
         First::Word(word) => {
@@ -65,7 +67,11 @@ async fn shake_hands(
     let gateway = &front.gateway;
     let conn = ConnId(gateway.next_connection());
     // From here on whatever ends the connection also takes it off the books.
-    let mut books = Books { front: front.clone(), conn, session: None };
+    let mut books = Books {
+        front: front.clone(),
+        conn,
+        session: None,
+    };
     let mode = gateway.with(|core| core.mode(StoreKind::Zookeeper)).0;
     if mode == Mode::Relay {
         return relay::run(front, request, address, incoming, outgoing, books).await;
@@ -92,7 +98,10 @@ async fn shake_hands(
     front.peers.insert(conn, me.clone());
     let timeout_ms = i32::try_from(opened.timeout_ms).unwrap_or(i32::MAX);
     let mut wire = Connection::default();
-    wire.open(&ConnectResponse::established(request, opened.session, timeout_ms, opened.password), opened.floor_zxid);
+    wire.open(
+        &ConnectResponse::established(request, opened.session, timeout_ms, opened.password),
+        opened.floor_zxid,
+    );
     let auth = vec![AuthId::ip(address.ip())];
     gateway.with(|core| core.set_auth(conn.into_watcher(), auth.clone()));
     let client = Client {
@@ -102,7 +111,14 @@ async fn shake_hands(
         address,
         peer: address.ip().to_canonical().to_string(),
         auth,
-        replies: Replies { wire, news, after: opened.after, closing: false, me, front: front.clone() },
+        replies: Replies {
+            wire,
+            news,
+            after: opened.after,
+            closing: false,
+            me,
+            front: front.clone(),
+        },
         general,
         _books: books,
     };
@@ -166,7 +182,11 @@ impl Client {
         ended
     }
 
-    async fn serve(&mut self, incoming: &mut Incoming, outgoing: &mut Outgoing) -> Result<(), Ended> {
+    async fn serve(
+        &mut self,
+        incoming: &mut Incoming,
+        outgoing: &mut Outgoing,
+    ) -> Result<(), Ended> {
         loop {
             let more = self.take_requests(incoming)?;
             let flush = self.send(outgoing)?;
@@ -203,7 +223,9 @@ impl Client {
     fn take_incidents(&mut self, first: Incident) -> Result<(), Ended> {
         let mut next_one = Some(first);
         for _ in 0..TURN {
-            let Some(incident) = next_one.take() else { break };
+            let Some(incident) = next_one.take() else {
+                break;
+            };
             answers::take(self, incident)?;
             next_one = next(&mut self.general).now_or_never();
         }
@@ -219,10 +241,15 @@ impl Client {
             if !self.may_read() {
                 return Ok(false);
             }
-            let Some(frame) = incoming.frame()? else { return Ok(false) };
+            let Some(frame) = incoming.frame()? else {
+                return Ok(false);
+            };
             if handled == 0 {
                 // ZooKeeper: every frame of the client extends its session (SessionTrackerImpl.touchSession).
-                self.front.gateway.renew(LeaseId::session(self.session)).map_err(|_| Ended)?;
+                self.front
+                    .gateway
+                    .renew(LeaseId::session(self.session))
+                    .map_err(|_| Ended)?;
             }
             self.request(frame)?;
         }
@@ -234,7 +261,11 @@ impl Client {
         let (header, body) = RequestHeader::split(frame).map_err(|_| Ended)?;
         let request = Request::decode(header.op, body);
         let watches = request.as_ref().map_or(Watches::None, Watches::of);
-        let slot = self.replies.wire.request(header.xid, header.op, watches).map_err(|_| Ended)?;
+        let slot = self
+            .replies
+            .wire
+            .request(header.xid, header.op, watches)
+            .map_err(|_| Ended)?;
         match request {
             Ok(request) if self.general.is_some() => taken_over::serve(self, slot, request),
             Ok(request) => local::serve(self, slot, request),
@@ -260,18 +291,25 @@ impl Client {
     fn send(&mut self, outgoing: &mut Outgoing) -> Result<Flush, Ended> {
         loop {
             while outgoing.queued() < OUTGOING {
-                let Some(chunk) = self.replies.wire.poll_output() else { break };
+                let Some(chunk) = self.replies.wire.poll_output() else {
+                    break;
+                };
                 outgoing.push(chunk, self.replies.after);
             }
             let flush = outgoing.flush(&self.front.gateway)?;
             if flush != Flush::Empty {
                 if self.replies.wire.queued_bytes() > TOO_SLOW {
-                    tracing::warn!(peer = self.peer, "a ZooKeeper client does not read what it asked for: closed");
+                    tracing::warn!(
+                        peer = self.peer,
+                        "a ZooKeeper client does not read what it asked for: closed"
+                    );
                     return Err(Ended);
                 }
                 return Ok(flush);
             }
-            let Some(chunk) = self.replies.wire.poll_output() else { return Ok(Flush::Empty) };
+            let Some(chunk) = self.replies.wire.poll_output() else {
+                return Ok(Flush::Empty);
+            };
             outgoing.push(chunk, self.replies.after);
         }
     }
@@ -317,7 +355,8 @@ impl Replies {
         match news {
             Some(TreeNews::Event { event, after }) => {
                 self.sent(event.zxid);
-                self.wire.event(event.zxid, &event.path, translate::event(&event));
+                self.wire
+                    .event(event.zxid, &event.path, translate::event(&event));
                 self.depends_on(after);
             }
             // Without a word the queue has ended because the connection lags.
@@ -353,7 +392,10 @@ impl Replies {
     }
 
     fn may_read(&self) -> bool {
-        self.wire.has_room() && !self.wire.is_closing() && !self.closing && self.wire.queued_bytes() < PAUSE_READING
+        self.wire.has_room()
+            && !self.wire.is_closing()
+            && !self.closing
+            && self.wire.queued_bytes() < PAUSE_READING
     }
 
     fn received(&self) {

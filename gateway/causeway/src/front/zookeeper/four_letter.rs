@@ -37,9 +37,17 @@ pub(super) fn answer(front: &Front, word: FourLetterWord, asker: SocketAddr) -> 
         FourLetterWord::Isro => "rw".into(),
         FourLetterWord::Srvr => format!("{}{}", version_line(), totals(front, &figures)),
         FourLetterWord::Stat => {
-            format!("{}{}\n{}", version_line(), clients(front, Some(asker), false), totals(front, &figures))
+            format!(
+                "{}{}\n{}",
+                version_line(),
+                clients(front, Some(asker), false),
+                totals(front, &figures)
+            )
         }
-        FourLetterWord::Cons => format!("{}\n", clients(front, Some(asker), true).trim_start_matches("Clients:\n")),
+        FourLetterWord::Cons => format!(
+            "{}\n",
+            clients(front, Some(asker), true).trim_start_matches("Clients:\n")
+        ),
         FourLetterWord::Mntr => mntr(front, &figures),
         FourLetterWord::Envi => format!(
             "Environment:\nzookeeper.version={VERSION}, built on {BUILT}\nhost.name={}\nos.name={}\nos.arch={}\n",
@@ -61,7 +69,10 @@ pub(super) fn answer(front: &Front, word: FourLetterWord, asker: SocketAddr) -> 
         | FourLetterWord::Stmk
         | FourLetterWord::Wchc
         | FourLetterWord::Wchp => {
-            format!("{} is not executed because it is not in the whitelist.\n", word.as_str())
+            format!(
+                "{} is not executed because it is not in the whitelist.\n",
+                word.as_str()
+            )
         }
     }
 }
@@ -95,13 +106,20 @@ fn totals(front: &Front, figures: &Figures) -> String {
 }
 
 fn clients(front: &Front, asker: Option<SocketAddr>, whole: bool) -> String {
-    let mut peers: Vec<(u64, Arc<Peer>)> =
-        front.peers.iter().map(|entry| (entry.key().0, entry.value().clone())).collect();
+    let mut peers: Vec<(u64, Arc<Peer>)> = front
+        .peers
+        .iter()
+        .map(|entry| (entry.key().0, entry.value().clone()))
+        .collect();
     peers.sort_unstable_by_key(|(conn, _)| *conn);
     let mut out = String::from("Clients:\n");
     for (_, peer) in peers {
         let (received, sent, last_zxid) = peer.traffic.read();
-        let _ = write!(out, " /{}[1](queued=0,recved={received},sent={sent}", peer.address);
+        let _ = write!(
+            out,
+            " /{}[1](queued=0,recved={received},sent={sent}",
+            peer.address
+        );
         if whole {
             let _ = write!(
                 out,
@@ -144,7 +162,11 @@ fn mntr(front: &Front, figures: &Figures) -> String {
 
 fn conf(front: &Front) -> String {
     let config = &front.gateway.config;
-    let dir = config.data_dir.as_ref().map(|d| d.display().to_string()).unwrap_or_default();
+    let dir = config
+        .data_dir
+        .as_ref()
+        .map(|d| d.display().to_string())
+        .unwrap_or_default();
     format!(
         "clientPort={}\nsecureClientPort=-1\ndataDir={dir}\ndataLogDir={dir}\ntickTime={tick}\nmaxClientCnxns={}\n\
          minSessionTimeout={}\nmaxSessionTimeout={}\nclientPortListenBacklog=-1\nserverId=0\n",

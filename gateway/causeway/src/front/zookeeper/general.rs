@@ -133,13 +133,22 @@ impl General {
 
     /// Whether the session there is attached.
     pub(super) fn is_attached(&self) -> bool {
-        self.upstream.as_ref().is_some_and(|u| u.lost_already().is_none())
+        self.upstream
+            .as_ref()
+            .is_some_and(|u| u.lost_already().is_none())
     }
 
     /// Asks the ensemble: `outward` is the request as it shall be there, but for the chroot.
-    pub(super) fn ask(&mut self, gateway: &Arc<Gateway>, outward: Request, asked: Asked) -> Result<(), Ended> {
+    pub(super) fn ask(
+        &mut self,
+        gateway: &Arc<Gateway>,
+        outward: Request,
+        asked: Asked,
+    ) -> Result<(), Ended> {
         match self.upstream.clone() {
-            Some(upstream) if upstream.lost_already().is_none() => self.submit(&upstream, outward, asked),
+            Some(upstream) if upstream.lost_already().is_none() => {
+                self.submit(&upstream, outward, asked)
+            }
             Some(_) if self.bound => return Err(Ended),
             Some(_) | None => {
                 self.held = Some((outward, asked));
@@ -152,15 +161,21 @@ impl General {
     /// Opens the session there, or attaches it again.
     pub(super) fn attach(&mut self, gateway: &Arc<Gateway>) {
         if self.attaching.is_none() {
-            let (upstreams, gateway, session) = (self.upstreams.clone(), gateway.clone(), self.session);
-            self.attaching = Some(Box::pin(async move { upstreams.attach(&gateway, session).await }));
+            let (upstreams, gateway, session) =
+                (self.upstreams.clone(), gateway.clone(), self.session);
+            self.attaching = Some(Box::pin(async move {
+                upstreams.attach(&gateway, session).await
+            }));
         }
     }
 
     /// The session there is open: identities first, then what waited.
     pub(super) fn attached(&mut self, upstream: Arc<Upstream>) -> Result<(), Ended> {
         self.attaching = None;
-        let known = self.upstream.as_ref().is_some_and(|u| Arc::ptr_eq(u, &upstream));
+        let known = self
+            .upstream
+            .as_ref()
+            .is_some_and(|u| Arc::ptr_eq(u, &upstream));
         if !known {
             if self.upstream.is_some() && self.bound {
                 return Err(Ended);
@@ -223,14 +238,19 @@ impl General {
         let op = outward.op();
         let answer = upstream.submit(op, &self.chroot.request(outward));
         // Unconstrained: an answer that is here must be seen, or an event would overtake it.
-        self.pending.push_back(Box::pin(tokio::task::unconstrained(async move {
-            let names = match names {
-                Some(names) => Some(names.await?),
-                None => None,
-            };
-            let answer = answer.await?;
-            Ok(Answered { asked, answer, names })
-        })));
+        self.pending
+            .push_back(Box::pin(tokio::task::unconstrained(async move {
+                let names = match names {
+                    Some(names) => Some(names.await?),
+                    None => None,
+                };
+                let answer = answer.await?;
+                Ok(Answered {
+                    asked,
+                    answer,
+                    names,
+                })
+            })));
     }
 
     /// The answer may be handed on; one that comes after events that are still under way waits.
@@ -248,7 +268,9 @@ impl General {
     /// Answers that had waited for events handed on by now.
     pub(super) fn ready(&mut self) -> Vec<Answered> {
         let last = self.last_event;
-        let (ready, early) = std::mem::take(&mut self.early).into_iter().partition(|a| a.answer.events_before <= last);
+        let (ready, early) = std::mem::take(&mut self.early)
+            .into_iter()
+            .partition(|a| a.answer.events_before <= last);
         self.early = early;
         ready
     }
@@ -299,7 +321,5 @@ pub(super) fn is_list(request: &Request) -> bool {
 }
 
 fn sets_watches(request: &Request) -> bool {
-
     Watches::of(request) != Watches::None
 }
-

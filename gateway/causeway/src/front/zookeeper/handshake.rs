@@ -41,14 +41,24 @@ pub(super) struct Opened {
 /// Opens or resumes a session for a connection whose queue of news is set up already.
 pub(super) async fn open(front: &Arc<Front>, request: &ConnectRequest, conn: ConnId) -> Outcome {
     let gateway = &front.gateway;
-    let (mode, last) = gateway.with(|core| (core.mode(StoreKind::Zookeeper), core.last_zxid())).0;
+    let (mode, last) = gateway
+        .with(|core| (core.mode(StoreKind::Zookeeper), core.last_zxid()))
+        .0;
     // ZooKeeper: a client that has seen more than this server is sent to another one. After the take-over a
     // larger number is another store's, which says nothing here.
     if mode == Mode::Embedded && request.last_zxid_seen > last {
-        tracing::info!(seen = request.last_zxid_seen, last, "a client has seen a later zxid than this server: closed");
+        tracing::info!(
+            seen = request.last_zxid_seen,
+            last,
+            "a client has seen a later zxid than this server: closed"
+        );
         return Outcome::Silent;
     }
-    let floor_zxid = if request.last_zxid_seen <= last { request.last_zxid_seen } else { 0 };
+    let floor_zxid = if request.last_zxid_seen <= last {
+        request.last_zxid_seen
+    } else {
+        0
+    };
     let timeout_ms = negotiate_timeout(request.timeout_ms, gateway.config.tick_ms);
     let outcome = match request.session_id {
         0 => new_session(front, timeout_ms, floor_zxid, conn),
@@ -87,7 +97,9 @@ enum Adopted {
 async fn adopt(front: &Front, request: &ConnectRequest, id: i64, timeout_ms: u32) -> Adopted {
     // One that ended here is over, though the ensemble may keep it for a while.
     let ours = id >> 56 == SESSION_HIGH_BYTE || front.ended.lock().contains(&id);
-    let Some(servers) = front.legacy.zookeeper_servers.as_ref().filter(|_| !ours) else { return Adopted::No };
+    let Some(servers) = front.legacy.zookeeper_servers.as_ref().filter(|_| !ours) else {
+        return Adopted::No;
+    };
     let ask = ConnectRequest {
         timeout_ms: i32::try_from(timeout_ms).unwrap_or(i32::MAX),
         session_id: id,
@@ -98,7 +110,11 @@ async fn adopt(front: &Front, request: &ConnectRequest, id: i64, timeout_ms: u32
         Ok(Handshake::Established { response, .. }) => {
             let timeout_ms = u32::try_from(response.timeout_ms).unwrap_or(timeout_ms);
             let password = super::relay::password(&response);
-            front.gateway.apply(Command::AdoptSession { id, password, timeout_ms });
+            front.gateway.apply(Command::AdoptSession {
+                id,
+                password,
+                timeout_ms,
+            });
             Adopted::Yes
         }
         Ok(Handshake::Expired(_)) => Adopted::No,
@@ -112,7 +128,9 @@ async fn adopt(front: &Front, request: &ConnectRequest, id: i64, timeout_ms: u32
 /// Says to those who keep sessions in the ensemble that this connection speaks for one. A session that
 /// holds an ephemeral there lives as the ensemble says: it is asked now.
 async fn behind(front: &Front, mut opened: Box<Opened>, conn: ConnId) -> Outcome {
-    let Some(upstreams) = front.legacy.sessions.clone() else { return Outcome::Opened(opened) };
+    let Some(upstreams) = front.legacy.sessions.clone() else {
+        return Outcome::Opened(opened);
+    };
     let (events, notifications) = mpsc::channel(EVENTS);
     upstreams.client(opened.session, conn, events);
     let gateway = &front.gateway;
@@ -120,7 +138,9 @@ async fn behind(front: &Front, mut opened: Box<Opened>, conn: ConnId) -> Outcome
     let id = opened.session;
     let behind = || {
         let known = |core: &mut causeway_engine::core::Core| {
-            core.sessions().get(id).map(|s| (s.bound, s.legacy.as_ref().map(|l| l.id)))
+            core.sessions()
+                .get(id)
+                .map(|s| (s.bound, s.legacy.as_ref().map(|l| l.id)))
         };
         gateway.with(known).0.unwrap_or_default()
     };
@@ -154,12 +174,25 @@ async fn behind(front: &Front, mut opened: Box<Opened>, conn: ConnId) -> Outcome
 fn new_session(front: &Front, timeout_ms: u32, floor_zxid: i64, conn: ConnId) -> Outcome {
     let gateway = &front.gateway;
     let (id, password) = gateway.new_session();
-    let command = Command::OpenSession { id, password, timeout_ms };
-    let attached =
-        gateway.apply_and(command, |core, done| core.attach(id, &password, timeout_ms, conn).map(|_| done.after));
+    let command = Command::OpenSession {
+        id,
+        password,
+        timeout_ms,
+    };
+    let attached = gateway.apply_and(command, |core, done| {
+        core.attach(id, &password, timeout_ms, conn)
+            .map(|_| done.after)
+    });
     match attached {
         Ok(after) => {
-            let opened = Opened { session: id, password, timeout_ms, floor_zxid, after, general: None };
+            let opened = Opened {
+                session: id,
+                password,
+                timeout_ms,
+                floor_zxid,
+                after,
+                general: None,
+            };
             Outcome::Opened(Box::new(opened))
         }
         Err(_) => Outcome::Silent,
@@ -175,13 +208,20 @@ fn resume(
     conn: ConnId,
 ) -> Result<Opened, ResumeError> {
     let gateway = &front.gateway;
-    let proof: [u8; 16] = password.try_into().map_err(|_| ResumeError::WrongPassword)?;
-    gateway.with(|core| core.sessions().may_resume(id, password)).0?;
+    let proof: [u8; 16] = password
+        .try_into()
+        .map_err(|_| ResumeError::WrongPassword)?;
+    gateway
+        .with(|core| core.sessions().may_resume(id, password))
+        .0?;
     // A session whose lease is over is not resumed, though its records may be held.
-    gateway.renew(LeaseId::session(id)).map_err(|_| ResumeError::Unknown)?;
+    gateway
+        .renew(LeaseId::session(id))
+        .map_err(|_| ResumeError::Unknown)?;
     let (attached, mut after) = gateway.with(|core| {
         let before = core.sessions().get(id).map(|s| s.timeout_ms);
-        core.attach(id, password, timeout_ms, conn).map(|resumed| (resumed, before))
+        core.attach(id, password, timeout_ms, conn)
+            .map(|resumed| (resumed, before))
     });
     let (resumed, before) = attached?;
     // ZooKeeper: the older connection of the session is closed (reopenSession).
@@ -191,5 +231,12 @@ fn resume(
     if before != Some(timeout_ms) {
         after = gateway.apply(Command::SetTimeout { id, timeout_ms }).after;
     }
-    Ok(Opened { session: id, password: proof, timeout_ms, floor_zxid, after, general: None })
+    Ok(Opened {
+        session: id,
+        password: proof,
+        timeout_ms,
+        floor_zxid,
+        after,
+        general: None,
+    })
 }

@@ -5,11 +5,14 @@ use causeway_engine::watch::{WatchTable, WatcherId};
 use causeway_engine::znode_tree::{AuthId, TreeError};
 use causeway_wire::zk::multi::MultiKind;
 use causeway_wire::zk::reply::{
-    ClientInfo, ErrorResponse, GetAclResponse, GetAllChildrenNumberResponse, GetChildren2Response, GetChildrenResponse,
-    GetDataResponse, GetEphemeralsResponse, SaslResponse, StatResponse, SyncResponse, WhoAmIResponse,
+    ClientInfo, ErrorResponse, GetAclResponse, GetAllChildrenNumberResponse, GetChildren2Response,
+    GetChildrenResponse, GetDataResponse, GetEphemeralsResponse, SaslResponse, StatResponse,
+    SyncResponse, WhoAmIResponse,
 };
 use causeway_wire::zk::request::{AuthRequest, ReadRequest, SetWatches2Request, SetWatchesRequest};
-use causeway_wire::zk::{ErrorCode, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, SlotId};
+use causeway_wire::zk::{
+    ErrorCode, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, SlotId,
+};
 
 use super::config_node;
 use super::conn::{Client, IntoWatcher};
@@ -53,7 +56,11 @@ pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Resu
         Request::DeleteContainer(_) => client.answer(slot, Err(ErrorCode::BadArguments)),
         Request::Reconfig(_) => client.answer(slot, Err(ErrorCode::ReconfigDisabled)),
         // ZooKeeper without SASL: no token, which no mechanism takes for a success.
-        Request::Sasl(_) => client.replies.fill(slot, 0, Ok(Reply::Sasl(SaslResponse { token: None }))),
+        Request::Sasl(_) => {
+            client
+                .replies
+                .fill(slot, 0, Ok(Reply::Sasl(SaslResponse { token: None })))
+        }
         // ZooKeeper: UnimplementedRequestProcessor answers and closes.
         Request::Check(_) | Request::Unknown { .. } => {
             client.replies.fill(slot, -1, Err(ErrorCode::Unimplemented));
@@ -70,8 +77,14 @@ pub(super) fn write(client: &mut Client, slot: SlotId, request: &Request) {
         Ok(None) => return client.answer(slot, Err(ErrorCode::SystemError)),
         Err(answer) => return client.answer(slot, answer),
     };
-    let command = Command::Tree { peer: client.peer.clone(), session: client.session, op: write.op };
-    apply(client, slot, command, |reply| translate::written(&write.shape, reply));
+    let command = Command::Tree {
+        peer: client.peer.clone(),
+        session: client.session,
+        op: write.op,
+    };
+    apply(client, slot, command, |reply| {
+        translate::written(&write.shape, reply)
+    });
 }
 
 /// Applies a command and queues what `answer` makes of its reply.
@@ -132,21 +145,31 @@ impl Reader<'_> {
                 found.map(Reply::GetChildren)
             }
             Request::GetChildren2(r) => {
-                let found = core.tree().get_children(&r.path, self.auth).map(|(names, s)| GetChildren2Response {
-                    children: names.iter().map(ToString::to_string).collect(),
-                    stat: stat(&s),
-                });
+                let found = core
+                    .tree()
+                    .get_children(&r.path, self.auth)
+                    .map(|(names, s)| GetChildren2Response {
+                        children: names.iter().map(ToString::to_string).collect(),
+                        stat: stat(&s),
+                    });
                 self.watch_if(core, r, found.is_ok(), WatchTable::add_child)?;
                 found.map(Reply::GetChildren2).map_err(error_code)
             }
             Request::GetAcl(r) => core
                 .tree()
                 .get_acl(&r.path, self.auth)
-                .map(|(acl, s)| Reply::GetAcl(GetAclResponse { acl: translate::wire_acls(&acl), stat: stat(&s) }))
+                .map(|(acl, s)| {
+                    Reply::GetAcl(GetAclResponse {
+                        acl: translate::wire_acls(&acl),
+                        stat: stat(&s),
+                    })
+                })
                 .map_err(error_code),
             Request::MultiRead(multi) => return self.multi_read(core, multi),
             // ZooKeeper: the path need not exist (FinalRequestProcessor, sync).
-            Request::Sync(r) => Ok(Reply::Sync(SyncResponse { path: r.path.clone() })),
+            Request::Sync(r) => Ok(Reply::Sync(SyncResponse {
+                path: r.path.clone(),
+            })),
             Request::GetEphemerals(r) => {
                 let paths = core.tree().get_ephemerals(self.session, &r.prefix_path);
                 let ephemerals = paths.iter().map(ToString::to_string).collect();
@@ -155,7 +178,9 @@ impl Reader<'_> {
             Request::GetAllChildrenNumber(r) => core
                 .tree()
                 .all_children_number(&r.path, self.auth)
-                .map(|total_number| Reply::GetAllChildrenNumber(GetAllChildrenNumberResponse { total_number }))
+                .map(|total_number| {
+                    Reply::GetAllChildrenNumber(GetAllChildrenNumberResponse { total_number })
+                })
                 .map_err(error_code),
             Request::CheckWatches(r) => translate::watch_kind(r.kind).and_then(|kind| {
                 if core.tree_watches().check(self.watcher, &r.path, kind) {
@@ -186,8 +211,13 @@ impl Reader<'_> {
                 _ => Err(ErrorCode::MarshallingError),
             },
             Request::WhoAmI => {
-                let info = |id: &AuthId| ClientInfo { auth_scheme: id.scheme.clone(), user: translate::user_of(id) };
-                Ok(Reply::WhoAmI(WhoAmIResponse { client_info: self.auth.iter().map(info).collect() }))
+                let info = |id: &AuthId| ClientInfo {
+                    auth_scheme: id.scheme.clone(),
+                    user: translate::user_of(id),
+                };
+                Ok(Reply::WhoAmI(WhoAmIResponse {
+                    client_info: self.auth.iter().map(info).collect(),
+                }))
             }
             _ => Ok(Reply::Empty(())),
         };
@@ -215,7 +245,10 @@ impl Reader<'_> {
 
     fn get_data(&self, core: &Core, path: &str) -> Result<GetDataResponse, ErrorCode> {
         let (data, s) = core.tree().get_data(path, self.auth).map_err(error_code)?;
-        let mut found = GetDataResponse { data, stat: stat(&s) };
+        let mut found = GetDataResponse {
+            data,
+            stat: stat(&s),
+        };
         if path == config_node::PATH {
             found.data = Some(config_node::data(self.config));
             config_node::resize(self.config, &mut found.stat);
@@ -224,8 +257,13 @@ impl Reader<'_> {
     }
 
     fn get_children(&self, core: &Core, path: &str) -> Result<GetChildrenResponse, ErrorCode> {
-        let (names, _) = core.tree().get_children(path, self.auth).map_err(error_code)?;
-        Ok(GetChildrenResponse { children: names.iter().map(ToString::to_string).collect() })
+        let (names, _) = core
+            .tree()
+            .get_children(path, self.auth)
+            .map_err(error_code)?;
+        Ok(GetChildrenResponse {
+            children: names.iter().map(ToString::to_string).collect(),
+        })
     }
 
     /// ZooKeeper: each read stands for itself (FinalRequestProcessor, multiRead).
@@ -239,12 +277,18 @@ impl Reader<'_> {
                 MultiOp::GetData(r) => {
                     let found = self.get_data(core, &r.path);
                     self.watch_if(core, r, found.is_ok(), WatchTable::add_data)?;
-                    found.map_or_else(|code| MultiResult::Error(code.number()), MultiResult::GetData)
+                    found.map_or_else(
+                        |code| MultiResult::Error(code.number()),
+                        MultiResult::GetData,
+                    )
                 }
                 MultiOp::GetChildren(r) => {
                     let found = self.get_children(core, &r.path);
                     self.watch_if(core, r, found.is_ok(), WatchTable::add_child)?;
-                    found.map_or_else(|code| MultiResult::Error(code.number()), MultiResult::GetChildren)
+                    found.map_or_else(
+                        |code| MultiResult::Error(code.number()),
+                        MultiResult::GetChildren,
+                    )
                 }
                 _ => MultiResult::Error(ErrorCode::MarshallingError.number()),
             });
@@ -267,7 +311,11 @@ impl Reader<'_> {
     }
 
     fn may_watch(&self, core: &mut Core) -> Result<(), Ended> {
-        if core.tree_watches().paths_of(self.watcher).len() < MAX_WATCHES { Ok(()) } else { Err(Ended) }
+        if core.tree_watches().paths_of(self.watcher).len() < MAX_WATCHES {
+            Ok(())
+        } else {
+            Err(Ended)
+        }
     }
 }
 
@@ -283,7 +331,11 @@ pub(super) fn all_lists(w: &SetWatchesRequest) -> SetWatches2Request {
 }
 
 /// What the client missed goes out before the reply.
-pub(super) fn set_watches(client: &mut Client, slot: SlotId, w: &SetWatches2Request) -> Result<(), Ended> {
+pub(super) fn set_watches(
+    client: &mut Client,
+    slot: SlotId,
+    w: &SetWatches2Request,
+) -> Result<(), Ended> {
     let watcher = client.conn.into_watcher();
     let replies = &mut client.replies;
     let more = w.data_watches.len()
@@ -306,7 +358,9 @@ pub(super) fn set_watches(client: &mut Client, slot: SlotId, w: &SetWatches2Requ
             &w.persistent_recursive_watches,
         );
         for event in missed {
-            replies.wire.event(event.zxid, &event.path, translate::event(&event));
+            replies
+                .wire
+                .event(event.zxid, &event.path, translate::event(&event));
         }
         replies.fill(slot, core.last_zxid(), Ok(Reply::Empty(())));
         Ok(())
@@ -324,11 +378,18 @@ fn add_auth(client: &mut Client, slot: SlotId, request: &AuthRequest) {
                 client.auth.push(identity);
             }
             let auth = client.auth.clone();
-            client.front.gateway.with(|core| core.set_auth(client.conn.into_watcher(), auth));
+            client
+                .front
+                .gateway
+                .with(|core| core.set_auth(client.conn.into_watcher(), auth));
             client.replies.fill(slot, 0, Ok(Reply::Empty(())));
         }
         Err(code) => {
-            tracing::info!(peer = client.peer, scheme = request.scheme, "authentication failed: unknown scheme");
+            tracing::info!(
+                peer = client.peer,
+                scheme = request.scheme,
+                "authentication failed: unknown scheme"
+            );
             client.replies.fill(slot, 0, Err(code));
             client.replies.wire.close_after(slot);
         }
@@ -338,6 +399,8 @@ fn add_auth(client: &mut Client, slot: SlotId, request: &AuthRequest) {
 /// ZooKeeper: the reply leaves before the connection closes (FinalRequestProcessor, closeSession).
 fn close_session(client: &mut Client, slot: SlotId) {
     let id = client.session;
-    apply(client, slot, Command::CloseSession { id }, |_| Ok(Reply::Empty(())));
+    apply(client, slot, Command::CloseSession { id }, |_| {
+        Ok(Reply::Empty(()))
+    });
     client.replies.wire.close_after(slot);
 }

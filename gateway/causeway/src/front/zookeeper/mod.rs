@@ -93,7 +93,12 @@ pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpList
     tasks.wait().await;
 }
 
-async fn connection(front: Arc<Front>, stream: TcpStream, address: SocketAddr, _admitted: Admitted) {
+async fn connection(
+    front: Arc<Front>,
+    stream: TcpStream,
+    address: SocketAddr,
+    _admitted: Admitted,
+) {
     let mut stopping = front.gateway.stopping();
     tokio::select! {
         () = conn::run(&front, stream, address) => {}
@@ -173,7 +178,10 @@ impl Front {
             return None;
         }
         *count += 1;
-        Some(Admitted { front: self.clone(), address })
+        Some(Admitted {
+            front: self.clone(),
+            address,
+        })
     }
 }
 
@@ -188,7 +196,9 @@ impl Drop for Admitted {
         if let Some(mut count) = self.front.addresses.get_mut(&self.address) {
             *count = count.saturating_sub(1);
         }
-        self.front.addresses.remove_if(&self.address, |_, count| *count == 0);
+        self.front
+            .addresses
+            .remove_if(&self.address, |_, count| *count == 0);
     }
 }
 

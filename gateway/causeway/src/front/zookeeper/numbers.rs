@@ -43,8 +43,14 @@ impl Numbers {
 
     /// What the client of a session had seen of the ensemble for sure, when it had seen `ours`.
     pub(super) fn theirs(&self, session: i64, ours: i64) -> i64 {
-        let Some(pairs) = self.by_session.get(&session) else { return 0 };
-        pairs.iter().rev().find(|(shown, _)| *shown < ours).map_or(0, |(_, theirs)| *theirs)
+        let Some(pairs) = self.by_session.get(&session) else {
+            return 0;
+        };
+        pairs
+            .iter()
+            .rev()
+            .find(|(shown, _)| *shown < ours)
+            .map_or(0, |(_, theirs)| *theirs)
     }
 
     /// The session is over.
@@ -63,7 +69,9 @@ mod tests {
         for (ours, theirs) in [(10, 1), (10, 3), (20, 4), (30, 9), (30, 0)] {
             numbers.note(7, ours, theirs);
         }
-        let check = |session, ours, want| assert_eq!(numbers.theirs(session, ours), want, "{session} {ours}");
+        let check = |session, ours, want| {
+            assert_eq!(numbers.theirs(session, ours), want, "{session} {ours}")
+        };
         check(7, 10, 0);
         check(7, 11, 3);
         check(7, 20, 3);

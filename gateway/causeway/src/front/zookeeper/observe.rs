@@ -31,7 +31,9 @@ impl Seen<'_> {
         zxid: i64,
     ) -> Vec<LegacyEvent> {
         // An answer that cannot be read is the feed's to tell.
-        let Ok(reply) = Reply::decode(op, body) else { return Vec::new() };
+        let Ok(reply) = Reply::decode(op, body) else {
+            return Vec::new();
+        };
         let mut out = Vec::new();
         match (request, reply) {
             (Request::Create(c), Reply::Create(r)) => {
@@ -50,7 +52,9 @@ impl Seen<'_> {
             (Request::SetData(s), Reply::Stat(r)) => {
                 out.extend(self.changed(core, &s.path, s.data.clone(), &r.stat, zxid));
             }
-            (Request::SetAcl(s), Reply::Stat(r)) => out.extend(self.acl_set(core, &s.path, &s.acl, &r.stat)),
+            (Request::SetAcl(s), Reply::Stat(r)) => {
+                out.extend(self.acl_set(core, &s.path, &s.acl, &r.stat))
+            }
             (Request::Multi(multi), Reply::Multi(answer)) => {
                 for (op, result) in multi.ops.iter().zip(&answer.results) {
                     out.extend(self.multi(core, op, result, zxid));
@@ -61,7 +65,13 @@ impl Seen<'_> {
         out
     }
 
-    fn multi(&self, core: &Core, op: &MultiOp, result: &MultiResult, zxid: i64) -> Option<LegacyEvent> {
+    fn multi(
+        &self,
+        core: &Core,
+        op: &MultiOp,
+        result: &MultiResult,
+        zxid: i64,
+    ) -> Option<LegacyEvent> {
         let (path, stat) = match result {
             MultiResult::Create(r) => (Some(r.path.as_str()), None),
             MultiResult::Create2(r) => (Some(r.path.as_str()), Some(&r.stat)),
@@ -75,9 +85,13 @@ impl Seen<'_> {
             (MultiOp::CreateContainer(c), Some(path)) => {
                 self.created(path, &c.data, &c.acl, CONTAINER, stat, zxid)
             }
-            (MultiOp::CreateTtl(c), Some(path)) => self.created(path, &c.data, &c.acl, c.flags, stat, zxid),
+            (MultiOp::CreateTtl(c), Some(path)) => {
+                self.created(path, &c.data, &c.acl, c.flags, stat, zxid)
+            }
             (MultiOp::SetData(s), None) => self.changed(core, &s.path, s.data.clone(), stat?, zxid),
-            (MultiOp::Delete(d), None) if *result == MultiResult::Delete => self.deleted(&d.path, zxid),
+            (MultiOp::Delete(d), None) if *result == MultiResult::Delete => {
+                self.deleted(&d.path, zxid)
+            }
             _ => None,
         }
     }
@@ -91,7 +105,11 @@ impl Seen<'_> {
         stat: Option<&zk::Stat>,
         zxid: i64,
     ) -> Option<LegacyEvent> {
-        let owner = if matches!(flags, 1 | 3) { self.session } else { 0 };
+        let owner = if matches!(flags, 1 | 3) {
+            self.session
+        } else {
+            0
+        };
         let stat = stat.map_or_else(
             || Stat {
                 czxid: zxid,
@@ -100,7 +118,9 @@ impl Seen<'_> {
                 ctime: self.now_ms,
                 mtime: self.now_ms,
                 ephemeral_owner: owner,
-                data_length: data.as_ref().map_or(0, |d| i32::try_from(d.len()).unwrap_or(i32::MAX)),
+                data_length: data
+                    .as_ref()
+                    .map_or(0, |d| i32::try_from(d.len()).unwrap_or(i32::MAX)),
                 ..Stat::default()
             },
             translate::tree_stat,
@@ -110,17 +130,48 @@ impl Seen<'_> {
         self.put(path, data.clone(), owner, stat, acl, zxid)
     }
 
-    fn changed(&self, core: &Core, path: &str, data: Option<Bytes>, stat: &zk::Stat, zxid: i64) -> Option<LegacyEvent> {
-        let acl = core.tree().node(path).map(|n| n.acl().to_vec()).unwrap_or_default();
-        self.put(path, data, stat.ephemeral_owner, translate::tree_stat(stat), acl, zxid)
+    fn changed(
+        &self,
+        core: &Core,
+        path: &str,
+        data: Option<Bytes>,
+        stat: &zk::Stat,
+        zxid: i64,
+    ) -> Option<LegacyEvent> {
+        let acl = core
+            .tree()
+            .node(path)
+            .map(|n| n.acl().to_vec())
+            .unwrap_or_default();
+        self.put(
+            path,
+            data,
+            stat.ephemeral_owner,
+            translate::tree_stat(stat),
+            acl,
+            zxid,
+        )
     }
 
     /// The node's content stays: its ACL and Stat alone are new.
-    fn acl_set(&self, core: &Core, path: &str, acl: &[zk::request::Acl], stat: &zk::Stat) -> Option<LegacyEvent> {
+    fn acl_set(
+        &self,
+        core: &Core,
+        path: &str,
+        acl: &[zk::request::Acl],
+        stat: &zk::Stat,
+    ) -> Option<LegacyEvent> {
         let data = core.tree().node(path)?.data().cloned();
         let acl = translate::acls(acl);
         let acl = resolve_acl(&acl, self.auth).unwrap_or(acl);
-        self.put(path, data, stat.ephemeral_owner, translate::tree_stat(stat), acl, stat.mzxid)
+        self.put(
+            path,
+            data,
+            stat.ephemeral_owner,
+            translate::tree_stat(stat),
+            acl,
+            stat.mzxid,
+        )
     }
 
     fn put(
@@ -144,7 +195,10 @@ impl Seen<'_> {
     }
 
     fn deleted(&self, path: &str, mark: i64) -> Option<LegacyEvent> {
-        self.owns(path).then(|| LegacyEvent::Delete { key: Bytes::copy_from_slice(path.as_bytes()), mark })
+        self.owns(path).then(|| LegacyEvent::Delete {
+            key: Bytes::copy_from_slice(path.as_bytes()),
+            mark,
+        })
     }
 
     fn owns(&self, path: &str) -> bool {
@@ -164,8 +218,17 @@ mod tests {
     const SESSION: i64 = 0x1000_0000_0000_0007;
 
     fn create(path: &str, flags: i32) -> CreateRequest {
-        let acl = vec![zk::request::Acl { perms: 31, scheme: "world".into(), id: "anyone".into() }];
-        CreateRequest { path: path.into(), data: Some(Bytes::from_static(b"v")), acl, flags }
+        let acl = vec![zk::request::Acl {
+            perms: 31,
+            scheme: "world".into(),
+            id: "anyone".into(),
+        }];
+        CreateRequest {
+            path: path.into(),
+            data: Some(Bytes::from_static(b"v")),
+            acl,
+            flags,
+        }
     }
 
     fn check(request: Request, op: OpCode, reply: Reply, want: &[(&str, Option<(i64, i64)>)]) {
@@ -181,17 +244,28 @@ mod tests {
             tolerated_difference_ms: 1,
         };
         let core = Core::new(settings, 1, 1_796_000_000_000);
-        let seen = Seen { session: SESSION, auth: &[], layouts: &layouts, now_ms: 5 };
+        let seen = Seen {
+            session: SESSION,
+            auth: &[],
+            layouts: &layouts,
+            now_ms: 5,
+        };
         let got: Vec<(String, Option<(i64, i64)>)> = seen
             .events(&core, &request, op, reply.encode(), 77)
             .into_iter()
             .map(|event| match event {
-                LegacyEvent::Put(e) => (String::from_utf8_lossy(&e.key).into_owned(), Some((e.owner, e.mark))),
-                LegacyEvent::Delete { key, .. } => (String::from_utf8_lossy(&key).into_owned(), None),
+                LegacyEvent::Put(e) => (
+                    String::from_utf8_lossy(&e.key).into_owned(),
+                    Some((e.owner, e.mark)),
+                ),
+                LegacyEvent::Delete { key, .. } => {
+                    (String::from_utf8_lossy(&key).into_owned(), None)
+                }
                 other => panic!("{other:?}"),
             })
             .collect();
-        let want: Vec<(String, Option<(i64, i64)>)> = want.iter().map(|(p, w)| ((*p).to_owned(), *w)).collect();
+        let want: Vec<(String, Option<(i64, i64)>)> =
+            want.iter().map(|(p, w)| ((*p).to_owned(), *w)).collect();
         assert_eq!(got, want, "{request:?}");
     }
 
@@ -199,16 +273,45 @@ mod tests {
     fn answers_become_entries_of_owned_paths_alone() {
         let path = |p: &str| Reply::Create(CreateResponse { path: p.into() });
         let with_stat = |p: &str| {
-            Reply::Create2(Create2Response { path: p.into(), stat: zk::Stat { czxid: 77, ..zk::Stat::default() } })
+            Reply::Create2(Create2Response {
+                path: p.into(),
+                stat: zk::Stat {
+                    czxid: 77,
+                    ..zk::Stat::default()
+                },
+            })
         };
         let owned = "/dubbo/com.acme.Orders/providers/x";
-        check(Request::Create(create(owned, 1)), OpCode::Create, path(owned), &[(owned, Some((SESSION, 77)))]);
-        check(Request::Create(create("/locks/x", 1)), OpCode::Create, path("/locks/x"), &[]);
+        check(
+            Request::Create(create(owned, 1)),
+            OpCode::Create,
+            path(owned),
+            &[(owned, Some((SESSION, 77)))],
+        );
+        check(
+            Request::Create(create("/locks/x", 1)),
+            OpCode::Create,
+            path("/locks/x"),
+            &[],
+        );
         // The name is the one that the ensemble gave.
         let named = "/dubbo/com.acme.Orders/providers/x0000000001";
-        check(Request::Create2(create(owned, 3)), OpCode::Create2, with_stat(named), &[(named, Some((SESSION, 77)))]);
-        let delete = DeleteRequest { path: owned.into(), version: -1 };
-        check(Request::Delete(delete.clone()), OpCode::Delete, Reply::Empty(()), &[(owned, None)]);
+        check(
+            Request::Create2(create(owned, 3)),
+            OpCode::Create2,
+            with_stat(named),
+            &[(named, Some((SESSION, 77)))],
+        );
+        let delete = DeleteRequest {
+            path: owned.into(),
+            version: -1,
+        };
+        check(
+            Request::Delete(delete.clone()),
+            OpCode::Delete,
+            Reply::Empty(()),
+            &[(owned, None)],
+        );
         let multi = MultiRequest {
             ops: vec![
                 MultiOp::Delete(delete),
@@ -218,11 +321,18 @@ mod tests {
         };
         let results = vec![
             MultiResult::Delete,
-            MultiResult::Create(CreateResponse { path: "/locks/x".into() }),
+            MultiResult::Create(CreateResponse {
+                path: "/locks/x".into(),
+            }),
             MultiResult::Create(CreateResponse { path: owned.into() }),
         ];
         let yes = Reply::Multi(MultiResponse { results });
-        check(Request::Multi(multi.clone()), OpCode::Multi, yes, &[(owned, None), (owned, Some((0, 77)))]);
+        check(
+            Request::Multi(multi.clone()),
+            OpCode::Multi,
+            yes,
+            &[(owned, None), (owned, Some((0, 77)))],
+        );
         let no = Reply::Multi(MultiResponse::failure(3, 1, zk::ErrorCode::NodeExists));
         check(Request::Multi(multi), OpCode::Multi, no, &[]);
     }

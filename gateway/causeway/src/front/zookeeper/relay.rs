@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use causeway_backend::BackendError;
-use causeway_backend_zookeeper::upstream::{FrameReceiver, FrameSender, Handshake, RawUpstream, UpstreamOptions};
+use causeway_backend_zookeeper::upstream::{
+    FrameReceiver, FrameSender, Handshake, RawUpstream, UpstreamOptions,
+};
 use causeway_engine::core::{Command, LegacyEvent};
 use causeway_engine::path::Protocol;
 use causeway_engine::route::Mode;
@@ -54,24 +56,36 @@ pub(super) async fn run(
     mut outgoing: Outgoing,
     books: Books,
 ) -> Result<(), Ended> {
-    let Some(servers) = &front.legacy.zookeeper_servers else { return Err(Ended) };
-    let handshake = RawUpstream::connect(servers, request, &UpstreamOptions::default()).await.map_err(|error| {
-        // The client tries again, as with a server that has no quorum.
-        tracing::debug!(%address, %error, "the ensemble cannot be reached for a client");
-        Ended
-    })?;
+    let Some(servers) = &front.legacy.zookeeper_servers else {
+        return Err(Ended);
+    };
+    let handshake = RawUpstream::connect(servers, request, &UpstreamOptions::default())
+        .await
+        .map_err(|error| {
+            // The client tries again, as with a server that has no quorum.
+            tracing::debug!(%address, %error, "the ensemble cannot be reached for a client");
+            Ended
+        })?;
     let (upstream, response) = match handshake {
-        Handshake::Established { connection, response } => (connection, response),
+        Handshake::Established {
+            connection,
+            response,
+        } => (connection, response),
         Handshake::Expired(response) => {
             // It says the same to a wrong password, which proves nothing about the session.
             let password = request.password.clone().unwrap_or_default();
             let proved = |core: &mut causeway_engine::core::Core| {
-                core.sessions().may_resume(request.session_id, &password).is_ok()
+                core.sessions()
+                    .may_resume(request.session_id, &password)
+                    .is_ok()
             };
             if front.gateway.with(proved).0 {
-                front.gateway.apply(Command::LegacySessionGone { id: request.session_id });
+                front.gateway.apply(Command::LegacySessionGone {
+                    id: request.session_id,
+                });
             }
-            let _ = tokio::time::timeout(HANDSHAKE, outgoing.write_whole(response.encode_frame())).await;
+            let _ = tokio::time::timeout(HANDSHAKE, outgoing.write_whole(response.encode_frame()))
+                .await;
             return Err(Ended);
         }
     };
@@ -111,7 +125,14 @@ pub(super) async fn run(
 fn adopt(front: &Front, response: &ConnectResponse) -> Position {
     let timeout_ms = u32::try_from(response.timeout_ms).unwrap_or(0);
     let password = password(response);
-    front.gateway.apply(Command::AdoptSession { id: response.session_id, password, timeout_ms }).after
+    front
+        .gateway
+        .apply(Command::AdoptSession {
+            id: response.session_id,
+            password,
+            timeout_ms,
+        })
+        .after
 }
 
 /// The sixteen bytes of a server's password.
@@ -167,7 +188,11 @@ struct Relay {
 }
 
 impl Relay {
-    async fn run(mut self, mut incoming: Incoming, mut receiver: FrameReceiver) -> Result<(), Ended> {
+    async fn run(
+        mut self,
+        mut incoming: Incoming,
+        mut receiver: FrameReceiver,
+    ) -> Result<(), Ended> {
         let mut steps = self.front.gateway.steps();
         let mut close_at = self.check_mode();
         loop {
@@ -217,7 +242,11 @@ impl Relay {
 
     /// When the connection has to close, once the take-over has come.
     fn check_mode(&mut self) -> Option<Instant> {
-        let mode = self.front.gateway.with(|core| core.mode(StoreKind::Zookeeper)).0;
+        let mode = self
+            .front
+            .gateway
+            .with(|core| core.mode(StoreKind::Zookeeper))
+            .0;
         self.taken_over = mode != Mode::Relay;
         self.taken_over.then(|| Instant::now() + self.front.turn())
     }
@@ -250,9 +279,14 @@ impl Relay {
             if !self.may_read() {
                 return Ok(false);
             }
-            let Some(frame) = incoming.frame()? else { return Ok(false) };
+            let Some(frame) = incoming.frame()? else {
+                return Ok(false);
+            };
             if handled == 0 && self.taken_over {
-                self.front.gateway.renew(LeaseId::session(self.session)).map_err(|_| Ended)?;
+                self.front
+                    .gateway
+                    .renew(LeaseId::session(self.session))
+                    .map_err(|_| Ended)?;
             }
             self.request(frame)?;
         }
@@ -265,7 +299,11 @@ impl Relay {
         let (header, body) = RequestHeader::split(frame.clone()).map_err(|_| Ended)?;
         let Ok(request) = Request::decode(header.op, body) else {
             // The ensemble says what is wrong with it.
-            self.in_flight.push_back(InFlight { xid: header.xid, op: header.op, then: Then::Pass });
+            self.in_flight.push_back(InFlight {
+                xid: header.xid,
+                op: header.op,
+                then: Then::Pass,
+            });
             self.sender.feed(&frame);
             return Ok(());
         };
@@ -276,7 +314,11 @@ impl Relay {
         }
         if request.op() != OpCode::Ping as i32 {
             let as_it_is = self.chroot.is_none() && !matches!(then, Then::Config);
-            self.in_flight.push_back(InFlight { xid: header.xid, op: header.op, then });
+            self.in_flight.push_back(InFlight {
+                xid: header.xid,
+                op: header.op,
+                then,
+            });
             if !as_it_is {
                 let mut out = BytesMut::new();
                 header.write(&mut out);
@@ -307,7 +349,10 @@ impl Relay {
                 }
             }
             Request::CloseSession => return (Then::Close, request),
-            Request::Exists(r) | Request::GetData(r) | Request::GetChildren(r) | Request::GetChildren2(r)
+            Request::Exists(r)
+            | Request::GetData(r)
+            | Request::GetChildren(r)
+            | Request::GetChildren2(r)
                 if r.path == config_node::PATH =>
             {
                 // The ensemble's own changes of it are none of the client's business.
@@ -338,7 +383,11 @@ impl Relay {
         // Replies come in order, except that the ensemble lets auth and refusals overtake.
         let asked = match header.xid {
             xid::PING => None,
-            _ => self.in_flight.iter().position(|r| r.xid == header.xid).and_then(|at| self.in_flight.remove(at)),
+            _ => self
+                .in_flight
+                .iter()
+                .position(|r| r.xid == header.xid)
+                .and_then(|at| self.in_flight.remove(at)),
         };
         let Some(asked) = asked else {
             self.push(&header, &body);
@@ -360,7 +409,9 @@ impl Relay {
                 self.closed(header.zxid);
                 body
             }
-            Then::Config => config_node::replace(&self.front.gateway.config, op, body).map_err(|_| Ended)?,
+            Then::Config => {
+                config_node::replace(&self.front.gateway.config, op, body).map_err(|_| Ended)?
+            }
         };
         self.push(&header, &body);
         Ok(())
@@ -370,22 +421,33 @@ impl Relay {
         let mut frame = BytesMut::with_capacity(16 + body.len());
         header.write(&mut frame);
         frame.extend_from_slice(body);
-        self.batch.put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
+        self.batch
+            .put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
         self.batch.extend_from_slice(&frame);
     }
 
     /// The ensemble has acknowledged a write: the machine knows of it before the client does.
     fn observe(&mut self, request: &Request, op: OpCode, body: &Bytes, zxid: i64) {
         let gateway = &self.front.gateway;
-        if self.taken_over || gateway.with(|core| core.mode(StoreKind::Zookeeper)).0 != Mode::Relay {
+        if self.taken_over || gateway.with(|core| core.mode(StoreKind::Zookeeper)).0 != Mode::Relay
+        {
             // It was under way when the take-over came.
-            let Ok(Some(write)) = translate::write(request, self.session, &self.auth) else { return };
-            let Ok(reply) = causeway_wire::zk::Reply::decode(op, body.clone()) else { return };
+            let Ok(Some(write)) = translate::write(request, self.session, &self.auth) else {
+                return;
+            };
+            let Ok(reply) = causeway_wire::zk::Reply::decode(op, body.clone()) else {
+                return;
+            };
             let layouts = &gateway.config.layouts;
             let owned = |path: &str| layouts.is_owned(Protocol::Zookeeper, path.as_bytes());
             if let Some(op) = translate::acknowledged(write.op, &reply, owned) {
                 let (peer, session) = (self.peer.clone(), self.session);
-                let done = gateway.apply(Command::TreeAcknowledged { peer, session, op, mark: zxid });
+                let done = gateway.apply(Command::TreeAcknowledged {
+                    peer,
+                    session,
+                    op,
+                    mark: zxid,
+                });
                 self.after = self.after.max(done.after);
             }
             return;
@@ -396,7 +458,9 @@ impl Relay {
             layouts: &gateway.config.layouts,
             now_ms: gateway.now_ms(),
         };
-        let events = gateway.with(|core| seen.events(core, request, op, body.clone(), zxid)).0;
+        let events = gateway
+            .with(|core| seen.events(core, request, op, body.clone(), zxid))
+            .0;
         self.tell(events);
     }
 
@@ -408,7 +472,10 @@ impl Relay {
             Mode::Relay => core.tree().ephemerals(id).cloned().collect(),
             Mode::Embedded | Mode::TakenOver => Vec::new(),
         });
-        let delete = |path: Arc<str>| LegacyEvent::Delete { key: Bytes::copy_from_slice(path.as_bytes()), mark: zxid };
+        let delete = |path: Arc<str>| LegacyEvent::Delete {
+            key: Bytes::copy_from_slice(path.as_bytes()),
+            mark: zxid,
+        };
         self.tell(gone.0.into_iter().map(delete).collect());
         let done = self.front.gateway.apply(Command::CloseSession { id });
         self.after = self.after.max(done.after);
@@ -416,7 +483,10 @@ impl Relay {
 
     fn tell(&mut self, events: Vec<LegacyEvent>) {
         for event in events {
-            let done = self.front.gateway.apply(Command::Legacy { store: StoreKind::Zookeeper, event });
+            let done = self.front.gateway.apply(Command::Legacy {
+                store: StoreKind::Zookeeper,
+                event,
+            });
             self.after = self.after.max(done.after);
         }
     }

@@ -31,7 +31,11 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(stream: OwnedReadHalf, max_frame: usize) -> Self {
-        Incoming { stream, buffer: BytesMut::with_capacity(4096), decoder: FrameDecoder::new(max_frame) }
+        Incoming {
+            stream,
+            buffer: BytesMut::with_capacity(4096),
+            decoder: FrameDecoder::new(max_frame),
+        }
     }
 
     /// The first thing the client says; `None` when it is nothing that this port understands.
@@ -98,7 +102,11 @@ impl Flush {
 
 impl Outgoing {
     pub(super) fn new(stream: OwnedWriteHalf) -> Self {
-        Outgoing { stream, chunks: VecDeque::new(), queued: 0 }
+        Outgoing {
+            stream,
+            chunks: VecDeque::new(),
+            queued: 0,
+        }
     }
 
     pub(super) fn push(&mut self, chunk: Bytes, after: Position) {
@@ -131,7 +139,9 @@ impl Outgoing {
                         self.chunks.pop_front();
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Flush::Blocked),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Flush::Blocked);
+                }
                 Err(_) => return Err(Ended),
             }
         }
@@ -143,7 +153,10 @@ impl Outgoing {
     }
 
     pub(super) async fn write_whole(&mut self, mut bytes: Bytes) -> Result<(), Ended> {
-        self.stream.write_all_buf(&mut bytes).await.map_err(|_| Ended)?;
+        self.stream
+            .write_all_buf(&mut bytes)
+            .await
+            .map_err(|_| Ended)?;
         self.shut_down().await;
         Ok(())
     }

@@ -8,9 +8,12 @@ use causeway_engine::route::{self, Kind, Mode, Plan, Touches};
 use causeway_engine::znode_tree::{self as tree, AuthId, CreateMode, TreeCommand, perms};
 use causeway_registry::{RecordKey, StoreKind};
 use causeway_wire::zk::request::{
-    AddWatchRequest, PathRequest, ReadRequest, SetWatches2Request, SetWatchesRequest, WatchesRequest,
+    AddWatchRequest, PathRequest, ReadRequest, SetWatches2Request, SetWatchesRequest,
+    WatchesRequest,
 };
-use causeway_wire::zk::{ErrorCode, MultiOp, MultiRequest, MultiResponse, OpCode, Reply, Request, SlotId};
+use causeway_wire::zk::{
+    ErrorCode, MultiOp, MultiRequest, MultiResponse, OpCode, Reply, Request, SlotId,
+};
 
 use super::conn::Client;
 use super::general::{Asked, General, Then};
@@ -70,14 +73,20 @@ pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Resu
         },
         Request::MultiRead(multi) => multi_read(client, layouts, slot, multi),
         Request::GetEphemerals(_) => {
-            let known = |core: &mut Core| core.sessions().get(client.session).is_some_and(|s| s.legacy.is_some());
+            let known = |core: &mut Core| {
+                core.sessions()
+                    .get(client.session)
+                    .is_some_and(|s| s.legacy.is_some())
+            };
             if front.gateway.with(known).0 {
                 ask(client, slot, request.clone(), request, Then::Union)
             } else {
                 local::serve(client, slot, request)
             }
         }
-        Request::SetWatches(w) => set_watches(client, layouts, slot, request.op(), &local::all_lists(w)),
+        Request::SetWatches(w) => {
+            set_watches(client, layouts, slot, request.op(), &local::all_lists(w))
+        }
         Request::SetWatches2(w) => set_watches(client, layouts, slot, request.op(), w),
         Request::Auth(auth) => {
             // What is refused here is not shown there.
@@ -102,10 +111,24 @@ pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Resu
     }
 }
 
-fn ask(client: &mut Client, slot: SlotId, outward: Request, request: Request, then: Then) -> Result<(), Ended> {
+fn ask(
+    client: &mut Client,
+    slot: SlotId,
+    outward: Request,
+    request: Request,
+    then: Then,
+) -> Result<(), Ended> {
     let gateway = client.front.gateway.clone();
     let general = client.general.as_mut().ok_or(Ended)?;
-    general.ask(&gateway, outward, Asked { slot, request, then })
+    general.ask(
+        &gateway,
+        outward,
+        Asked {
+            slot,
+            request,
+            then,
+        },
+    )
 }
 
 fn touches(layouts: &LayoutSet, request: &Request) -> Touches {
@@ -124,7 +147,12 @@ fn touches(layouts: &LayoutSet, request: &Request) -> Touches {
     }
 }
 
-fn write(client: &mut Client, layouts: &LayoutSet, slot: SlotId, request: Request) -> Result<(), Ended> {
+fn write(
+    client: &mut Client,
+    layouts: &LayoutSet,
+    slot: SlotId,
+    request: Request,
+) -> Result<(), Ended> {
     if translate::paths(&request) == [config_node::PATH] {
         local::write(client, slot, &request);
         return Ok(());
@@ -149,7 +177,10 @@ fn write(client: &mut Client, layouts: &LayoutSet, slot: SlotId, request: Reques
 /// A transaction over both classes has no single store any more.
 fn refuse_mixed(client: &mut Client, layouts: &LayoutSet, slot: SlotId, request: &Request) {
     let paths = translate::paths(request);
-    let at = paths.iter().position(|p| class(layouts, p) != Class::Owned).unwrap_or(0);
+    let at = paths
+        .iter()
+        .position(|p| class(layouts, p) != Class::Owned)
+        .unwrap_or(0);
     tracing::warn!(
         peer = client.peer,
         general = paths.get(at).copied().unwrap_or_default(),
@@ -171,7 +202,10 @@ fn make_parents(client: &mut Client, layouts: &LayoutSet, request: &Request) {
             .filter(|op| {
                 matches!(
                     op,
-                    MultiOp::Create(_) | MultiOp::Create2(_) | MultiOp::CreateContainer(_) | MultiOp::CreateTtl(_)
+                    MultiOp::Create(_)
+                        | MultiOp::Create2(_)
+                        | MultiOp::CreateContainer(_)
+                        | MultiOp::CreateTtl(_)
                 )
             })
             .map(translate::multi_path)
@@ -179,7 +213,10 @@ fn make_parents(client: &mut Client, layouts: &LayoutSet, request: &Request) {
         _ => return,
     };
     let gateway = client.front.gateway.clone();
-    for created in created.into_iter().filter(|p| tree::validate_path(p).is_ok()) {
+    for created in created
+        .into_iter()
+        .filter(|p| tree::validate_path(p).is_ok())
+    {
         let mut missing = Vec::new();
         let mut at = created;
         while let Some(parent) = path::parent(at) {
@@ -200,17 +237,29 @@ fn make_parents(client: &mut Client, layouts: &LayoutSet, request: &Request) {
                 session: 0,
                 auth: vec![AuthId::superuser()],
             };
-            gateway.apply(Command::Tree { peer: String::new(), session: 0, op });
+            gateway.apply(Command::Tree {
+                peer: String::new(),
+                session: 0,
+                op,
+            });
         }
     }
 }
 
 /// A registration in a phase in which the ensemble acknowledges: its refusal is the answer.
-fn record(client: &mut Client, layouts: &LayoutSet, slot: SlotId, request: Request) -> Result<(), Ended> {
+fn record(
+    client: &mut Client,
+    layouts: &LayoutSet,
+    slot: SlotId,
+    request: Request,
+) -> Result<(), Ended> {
     let write = match translate::write(&request, client.session, &client.auth) {
         Ok(Some(write)) => write,
         refused => {
-            client.answer(slot, refused.map_or_else(|answer| answer, |_| Err(ErrorCode::SystemError)));
+            client.answer(
+                slot,
+                refused.map_or_else(|answer| answer, |_| Err(ErrorCode::SystemError)),
+            );
             return Ok(());
         }
     };
@@ -221,7 +270,10 @@ fn record(client: &mut Client, layouts: &LayoutSet, slot: SlotId, request: Reque
         .front
         .gateway
         .with(|core| {
-            if core.would_refuse(&peer, session, &write.op, now_ms).is_some() {
+            if core
+                .would_refuse(&peer, session, &write.op, now_ms)
+                .is_some()
+            {
                 return Err(None);
             }
             versions(core, layouts, &mut outward).map_err(Some)
@@ -232,9 +284,11 @@ fn record(client: &mut Client, layouts: &LayoutSet, slot: SlotId, request: Reque
         Err(None) => client.answer(slot, translate::refused(&write.shape)),
         Err(Some(at)) => {
             let answer = match &write.shape {
-                Shape::Multi(shapes) => {
-                    Ok(Reply::Multi(MultiResponse::failure(shapes.len(), at, ErrorCode::BadVersion)))
-                }
+                Shape::Multi(shapes) => Ok(Reply::Multi(MultiResponse::failure(
+                    shapes.len(),
+                    at,
+                    ErrorCode::BadVersion,
+                ))),
                 _ => Err(ErrorCode::BadVersion),
             };
             client.answer(slot, answer);
@@ -250,7 +304,9 @@ fn versions(core: &Core, layouts: &LayoutSet, request: &mut Request) -> Result<(
         if *version == -1 || class(layouts, path) != Class::Owned {
             return Ok(());
         }
-        let Some(node) = core.tree().node(path) else { return Ok(()) };
+        let Some(node) = core.tree().node(path) else {
+            return Ok(());
+        };
         if node.stat().version != *version {
             return Err(at);
         }
@@ -266,7 +322,11 @@ fn versions(core: &Core, layouts: &LayoutSet, request: &mut Request) -> Result<(
         Request::SetData(r) => translate(&r.path, &mut r.version, 0),
         // Versions of ACLs are not kept apart: the view has judged.
         Request::SetAcl(r) if r.version != -1 => {
-            if core.tree().node(&r.path).is_some_and(|n| n.stat().aversion != r.version) {
+            if core
+                .tree()
+                .node(&r.path)
+                .is_some_and(|n| n.stat().aversion != r.version)
+            {
                 return Err(0);
             }
             r.version = -1;
@@ -285,9 +345,18 @@ fn versions(core: &Core, layouts: &LayoutSet, request: &mut Request) -> Result<(
     }
 }
 
-fn multi_read(client: &mut Client, layouts: &LayoutSet, slot: SlotId, multi: &MultiRequest) -> Result<(), Ended> {
+fn multi_read(
+    client: &mut Client,
+    layouts: &LayoutSet,
+    slot: SlotId,
+    multi: &MultiRequest,
+) -> Result<(), Ended> {
     let request = Request::MultiRead(multi.clone());
-    if multi.ops.iter().all(|op| class(layouts, translate::multi_path(op)) == Class::Owned) {
+    if multi
+        .ops
+        .iter()
+        .all(|op| class(layouts, translate::multi_path(op)) == Class::Owned)
+    {
         return local::serve(client, slot, request);
     }
     let mut outward = multi.clone();
@@ -297,7 +366,13 @@ fn multi_read(client: &mut Client, layouts: &LayoutSet, slot: SlotId, multi: &Mu
             r.watch &= class(layouts, &r.path) != Class::Owned;
         }
     }
-    ask(client, slot, Request::MultiRead(outward), request, Then::MultiRead)
+    ask(
+        client,
+        slot,
+        Request::MultiRead(outward),
+        request,
+        Then::MultiRead,
+    )
 }
 
 /// Each watch goes where its path is; on a directory of both, to both.
@@ -312,7 +387,11 @@ fn set_watches(
     let theirs = |class: Class| class != Class::Owned;
     let part = |wanted: &dyn Fn(Class) -> bool| {
         let some = |paths: &[String]| -> Vec<String> {
-            paths.iter().filter(|p| wanted(class(layouts, p))).cloned().collect()
+            paths
+                .iter()
+                .filter(|p| wanted(class(layouts, p)))
+                .cloned()
+                .collect()
         };
         SetWatches2Request {
             relative_zxid: w.relative_zxid,
@@ -340,7 +419,10 @@ fn set_watches(
     let mark = client.front.gateway.with(|core| core.zxid_mark()).0;
     if outward.relative_zxid > mark {
         // A number of ours says nothing to the ensemble.
-        outward.relative_zxid = client.front.numbers.theirs(client.session, outward.relative_zxid);
+        outward.relative_zxid = client
+            .front
+            .numbers
+            .theirs(client.session, outward.relative_zxid);
     }
     let outward = if op == OpCode::SetWatches as i32 {
         Request::SetWatches(SetWatchesRequest {
@@ -352,5 +434,11 @@ fn set_watches(
     } else {
         Request::SetWatches2(outward)
     };
-    ask(client, slot, outward, Request::SetWatches2(w.clone()), Then::SetWatches(Box::new(local)))
+    ask(
+        client,
+        slot,
+        outward,
+        Request::SetWatches2(w.clone()),
+        Then::SetWatches(Box::new(local)),
+    )
 }

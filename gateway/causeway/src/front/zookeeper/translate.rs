@@ -3,13 +3,16 @@
 use bytes::Bytes;
 use causeway_engine::core::Reply as CoreReply;
 use causeway_engine::watch::{EventKind, WatchEvent, WatchKind};
-use causeway_engine::znode_tree::{self as tree, AuthId, CreateMode, OpResult, TreeCommand, TreeError, TreeReply};
+use causeway_engine::znode_tree::{
+    self as tree, AuthId, CreateMode, OpResult, TreeCommand, TreeError, TreeReply,
+};
 use causeway_wire::zk::multi::MultiKind;
 use causeway_wire::zk::record::Record;
 use causeway_wire::zk::reply::{Create2Response, CreateResponse, StatResponse};
 use causeway_wire::zk::request::{Acl, AuthRequest, CreateRequest};
 use causeway_wire::zk::{
-    ErrorCode, EventType, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, Stat, WatcherEvent,
+    ErrorCode, EventType, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, Stat,
+    WatcherEvent,
 };
 
 /// The body of a reply, or its error.
@@ -38,9 +41,15 @@ pub(super) enum Shape {
 }
 
 /// The write that a request asks for; `None` when it is not a write. `Err` is the answer to one that cannot be.
-pub(super) fn write(request: &Request, session: i64, auth: &[AuthId]) -> Result<Option<Write>, Answer> {
+pub(super) fn write(
+    request: &Request,
+    session: i64,
+    auth: &[AuthId],
+) -> Result<Option<Write>, Answer> {
     let auth = || auth.to_vec();
-    let create = |create: &CreateRequest, mode: Result<CreateMode, ErrorCode>| -> Result<TreeCommand, Answer> {
+    let create = |create: &CreateRequest,
+                  mode: Result<CreateMode, ErrorCode>|
+     -> Result<TreeCommand, Answer> {
         Ok(TreeCommand::Create {
             path: create.path.clone(),
             data: create.data.clone(),
@@ -55,25 +64,53 @@ pub(super) fn write(request: &Request, session: i64, auth: &[AuthId]) -> Result<
         Request::Create2(c) => (create(c, create_mode(c.flags, None))?, Shape::PathAndStat),
         Request::CreateContainer(c) => (create(c, container_mode(c.flags))?, Shape::PathAndStat),
         Request::CreateTtl(c) => {
-            let plain =
-                CreateRequest { path: c.path.clone(), data: c.data.clone(), acl: c.acl.clone(), flags: c.flags };
-            (create(&plain, create_mode(c.flags, Some(c.ttl)))?, Shape::PathAndStat)
+            let plain = CreateRequest {
+                path: c.path.clone(),
+                data: c.data.clone(),
+                acl: c.acl.clone(),
+                flags: c.flags,
+            };
+            (
+                create(&plain, create_mode(c.flags, Some(c.ttl)))?,
+                Shape::PathAndStat,
+            )
         }
-        Request::Delete(d) => {
-            (TreeCommand::Delete { path: d.path.clone(), version: d.version, auth: auth() }, Shape::Nothing)
-        }
+        Request::Delete(d) => (
+            TreeCommand::Delete {
+                path: d.path.clone(),
+                version: d.version,
+                auth: auth(),
+            },
+            Shape::Nothing,
+        ),
         Request::SetData(s) => {
-            let op =
-                TreeCommand::SetData { path: s.path.clone(), data: s.data.clone(), version: s.version, auth: auth() };
+            let op = TreeCommand::SetData {
+                path: s.path.clone(),
+                data: s.data.clone(),
+                version: s.version,
+                auth: auth(),
+            };
             (op, Shape::Stat)
         }
         Request::SetAcl(s) => {
-            let op = TreeCommand::SetAcl { path: s.path.clone(), acl: acls(&s.acl), version: s.version, auth: auth() };
+            let op = TreeCommand::SetAcl {
+                path: s.path.clone(),
+                acl: acls(&s.acl),
+                version: s.version,
+                auth: auth(),
+            };
             (op, Shape::Stat)
         }
         Request::Multi(multi) => {
             let (ops, shapes) = multi_ops(multi)?;
-            (TreeCommand::Multi { ops, session, auth: auth() }, Shape::Multi(shapes))
+            (
+                TreeCommand::Multi {
+                    ops,
+                    session,
+                    auth: auth(),
+                },
+                Shape::Multi(shapes),
+            )
         }
         _ => return Ok(None),
     };
@@ -98,28 +135,51 @@ fn multi_ops(multi: &MultiRequest) -> Result<(Vec<tree::MultiOp>, Vec<Shape>), A
 }
 
 fn multi_op(op: &MultiOp) -> Result<(tree::MultiOp, Shape), ErrorCode> {
-    let create = |path: &str, data: &Option<Bytes>, acl: &[Acl], mode: CreateMode| tree::MultiOp::Create {
-        path: path.to_owned(),
-        data: data.clone(),
-        acl: acls(acl),
-        mode,
-    };
+    let create =
+        |path: &str, data: &Option<Bytes>, acl: &[Acl], mode: CreateMode| tree::MultiOp::Create {
+            path: path.to_owned(),
+            data: data.clone(),
+            acl: acls(acl),
+            mode,
+        };
     Ok(match op {
         // ZooKeeper: inside a multi the flags alone tell what is made, and only a container's result has a Stat
         // (`MultiOperationRecord.deserialize`; observed on 3.8).
         MultiOp::Create(c) | MultiOp::Create2(c) | MultiOp::CreateContainer(c) => {
             let mode = create_mode(c.flags, None)?;
-            let shape = if mode == CreateMode::Container { Shape::PathAndStat } else { Shape::Path };
+            let shape = if mode == CreateMode::Container {
+                Shape::PathAndStat
+            } else {
+                Shape::Path
+            };
             (create(&c.path, &c.data, &c.acl, mode), shape)
         }
-        MultiOp::CreateTtl(c) => {
-            (create(&c.path, &c.data, &c.acl, create_mode(c.flags, Some(c.ttl))?), Shape::PathAndStat)
-        }
-        MultiOp::Delete(d) => (tree::MultiOp::Delete { path: d.path.clone(), version: d.version }, Shape::Nothing),
-        MultiOp::SetData(s) => {
-            (tree::MultiOp::SetData { path: s.path.clone(), data: s.data.clone(), version: s.version }, Shape::Stat)
-        }
-        MultiOp::Check(c) => (tree::MultiOp::Check { path: c.path.clone(), version: c.version }, Shape::Nothing),
+        MultiOp::CreateTtl(c) => (
+            create(&c.path, &c.data, &c.acl, create_mode(c.flags, Some(c.ttl))?),
+            Shape::PathAndStat,
+        ),
+        MultiOp::Delete(d) => (
+            tree::MultiOp::Delete {
+                path: d.path.clone(),
+                version: d.version,
+            },
+            Shape::Nothing,
+        ),
+        MultiOp::SetData(s) => (
+            tree::MultiOp::SetData {
+                path: s.path.clone(),
+                data: s.data.clone(),
+                version: s.version,
+            },
+            Shape::Stat,
+        ),
+        MultiOp::Check(c) => (
+            tree::MultiOp::Check {
+                path: c.path.clone(),
+                version: c.version,
+            },
+            Shape::Nothing,
+        ),
         MultiOp::GetData(_) | MultiOp::GetChildren(_) => return Err(ErrorCode::MarshallingError),
     })
 }
@@ -142,7 +202,9 @@ fn create_mode(flags: i32, ttl_ms: Option<i64>) -> Result<CreateMode, ErrorCode>
 /// (`PrepRequestProcessor.pRequest2TxnCreate`). Containers with one are kept as persistent nodes here.
 fn container_mode(flags: i32) -> Result<CreateMode, ErrorCode> {
     match create_mode(flags, None)? {
-        CreateMode::PersistentSequential | CreateMode::EphemeralSequential => Ok(CreateMode::PersistentSequential),
+        CreateMode::PersistentSequential | CreateMode::EphemeralSequential => {
+            Ok(CreateMode::PersistentSequential)
+        }
         _ => Ok(CreateMode::Container),
     }
 }
@@ -150,12 +212,43 @@ fn container_mode(flags: i32) -> Result<CreateMode, ErrorCode> {
 /// What is left to do here of a write that the ensemble has acknowledged with `reply`: sequential names are
 /// those that it gave, and of a multi only what `owned` takes. `None` when there is nothing, as with a
 /// multi that it refused.
-pub(super) fn acknowledged(op: TreeCommand, reply: &Reply, owned: impl Fn(&str) -> bool) -> Option<TreeCommand> {
+pub(super) fn acknowledged(
+    op: TreeCommand,
+    reply: &Reply,
+    owned: impl Fn(&str) -> bool,
+) -> Option<TreeCommand> {
     match (op, reply) {
-        (TreeCommand::Create { data, acl, mode, session, auth, .. }, Reply::Create(CreateResponse { path }))
-        | (TreeCommand::Create { data, acl, mode, session, auth, .. }, Reply::Create2(Create2Response { path, .. })) => {
+        (
+            TreeCommand::Create {
+                data,
+                acl,
+                mode,
+                session,
+                auth,
+                ..
+            },
+            Reply::Create(CreateResponse { path }),
+        )
+        | (
+            TreeCommand::Create {
+                data,
+                acl,
+                mode,
+                session,
+                auth,
+                ..
+            },
+            Reply::Create2(Create2Response { path, .. }),
+        ) => {
             let (path, mode) = (path.clone(), named(mode));
-            Some(TreeCommand::Create { path, data, acl, mode, session, auth })
+            Some(TreeCommand::Create {
+                path,
+                data,
+                acl,
+                mode,
+                session,
+                auth,
+            })
         }
         (TreeCommand::Multi { ops, session, auth }, Reply::Multi(answer)) => {
             let ops: Vec<tree::MultiOp> = ops
@@ -173,10 +266,23 @@ pub(super) fn acknowledged(op: TreeCommand, reply: &Reply, owned: impl Fn(&str) 
 fn acknowledged_one(op: tree::MultiOp, result: &MultiResult) -> Option<tree::MultiOp> {
     match (op, result) {
         (_, MultiResult::Error(_)) => None,
-        (tree::MultiOp::Create { data, acl, mode, .. }, MultiResult::Create(CreateResponse { path }))
-        | (tree::MultiOp::Create { data, acl, mode, .. }, MultiResult::Create2(Create2Response { path, .. })) => {
-            Some(tree::MultiOp::Create { path: path.clone(), data, acl, mode: named(mode) })
-        }
+        (
+            tree::MultiOp::Create {
+                data, acl, mode, ..
+            },
+            MultiResult::Create(CreateResponse { path }),
+        )
+        | (
+            tree::MultiOp::Create {
+                data, acl, mode, ..
+            },
+            MultiResult::Create2(Create2Response { path, .. }),
+        ) => Some(tree::MultiOp::Create {
+            path: path.clone(),
+            data,
+            acl,
+            mode: named(mode),
+        }),
         (op, _) => Some(op),
     }
 }
@@ -220,8 +326,15 @@ pub(super) fn written(shape: &Shape, reply: CoreReply) -> Answer {
 pub(super) fn refused(shape: &Shape) -> Answer {
     match shape {
         Shape::Multi(shapes) => {
-            let at = shapes.iter().position(|s| *s == Shape::Nothing).unwrap_or(0);
-            Ok(Reply::Multi(MultiResponse::failure(shapes.len(), at, ErrorCode::NoAuth)))
+            let at = shapes
+                .iter()
+                .position(|s| *s == Shape::Nothing)
+                .unwrap_or(0);
+            Ok(Reply::Multi(MultiResponse::failure(
+                shapes.len(),
+                at,
+                ErrorCode::NoAuth,
+            )))
         }
         _ => Err(ErrorCode::NoAuth),
     }
@@ -229,14 +342,23 @@ pub(super) fn refused(shape: &Shape) -> Answer {
 
 fn tree_reply(shape: &Shape, reply: TreeReply) -> Answer {
     Ok(match (shape, reply) {
-        (Shape::Path, TreeReply::Created { path, .. }) => Reply::Create(CreateResponse { path: path.to_string() }),
+        (Shape::Path, TreeReply::Created { path, .. }) => Reply::Create(CreateResponse {
+            path: path.to_string(),
+        }),
         (Shape::PathAndStat, TreeReply::Created { path, stat: s }) => {
-            Reply::Create2(Create2Response { path: path.to_string(), stat: stat(&s) })
+            Reply::Create2(Create2Response {
+                path: path.to_string(),
+                stat: stat(&s),
+            })
         }
         (Shape::Stat, TreeReply::Set(s)) => Reply::Stat(StatResponse { stat: stat(&s) }),
         (Shape::Nothing, TreeReply::Deleted) => Reply::Empty(()),
         (Shape::Multi(shapes), TreeReply::Multi(results)) => {
-            let results = shapes.iter().zip(results).map(|(shape, result)| multi_result(shape, result)).collect();
+            let results = shapes
+                .iter()
+                .zip(results)
+                .map(|(shape, result)| multi_result(shape, result))
+                .collect();
             Reply::Multi(MultiResponse { results })
         }
         _ => return Err(ErrorCode::SystemError),
@@ -246,8 +368,13 @@ fn tree_reply(shape: &Shape, reply: TreeReply) -> Answer {
 fn multi_result(shape: &Shape, result: OpResult) -> MultiResult {
     match result {
         OpResult::Created { path, stat: s } => match shape {
-            Shape::PathAndStat => MultiResult::Create2(Create2Response { path: path.to_string(), stat: stat(&s) }),
-            _ => MultiResult::Create(CreateResponse { path: path.to_string() }),
+            Shape::PathAndStat => MultiResult::Create2(Create2Response {
+                path: path.to_string(),
+                stat: stat(&s),
+            }),
+            _ => MultiResult::Create(CreateResponse {
+                path: path.to_string(),
+            }),
         },
         OpResult::Deleted => MultiResult::Delete,
         OpResult::Set(s) => MultiResult::SetData(stat(&s)),
@@ -344,12 +471,24 @@ pub(super) fn tree_stat(s: &Stat) -> tree::Stat {
 /// ACL entries for the machine.
 pub(super) fn acls(acl: &[Acl]) -> Vec<tree::Acl> {
     // Unknown bits are kept as they are: both types hold the same 32.
-    acl.iter().map(|a| tree::Acl { perms: a.perms as u32, scheme: a.scheme.clone(), id: a.id.clone() }).collect()
+    acl.iter()
+        .map(|a| tree::Acl {
+            perms: a.perms as u32,
+            scheme: a.scheme.clone(),
+            id: a.id.clone(),
+        })
+        .collect()
 }
 
 /// ACL entries for the wire.
 pub(super) fn wire_acls(acl: &[tree::Acl]) -> Vec<Acl> {
-    acl.iter().map(|a| Acl { perms: a.perms as i32, scheme: a.scheme.clone(), id: a.id.clone() }).collect()
+    acl.iter()
+        .map(|a| Acl {
+            perms: a.perms as i32,
+            scheme: a.scheme.clone(),
+            id: a.id.clone(),
+        })
+        .collect()
 }
 
 /// The body of a notification.
@@ -378,10 +517,17 @@ pub(super) fn watch_kind(kind: i32) -> Result<WatchKind, ErrorCode> {
 
 /// The identity that an auth request proves. ZooKeeper: schemes without a provider fail like wrong
 /// credentials (`ZooKeeperServer.processPacket`).
-pub(super) fn identity(request: &AuthRequest, address: std::net::IpAddr) -> Result<AuthId, ErrorCode> {
+pub(super) fn identity(
+    request: &AuthRequest,
+    address: std::net::IpAddr,
+) -> Result<AuthId, ErrorCode> {
     match request.scheme.as_str() {
         "digest" => {
-            let text = request.auth.as_ref().map(|a| String::from_utf8_lossy(a).into_owned()).unwrap_or_default();
+            let text = request
+                .auth
+                .as_ref()
+                .map(|a| String::from_utf8_lossy(a).into_owned())
+                .unwrap_or_default();
             let (user, password) = text.split_once(':').unwrap_or((text.as_str(), ""));
             Ok(AuthId::digest(user, password))
         }
@@ -405,7 +551,10 @@ pub(super) fn paths(request: &Request) -> Vec<&str> {
         Request::CreateTtl(r) => vec![&r.path],
         Request::Delete(r) => vec![&r.path],
         Request::DeleteContainer(r) => vec![&r.path],
-        Request::Exists(r) | Request::GetData(r) | Request::GetChildren(r) | Request::GetChildren2(r) => {
+        Request::Exists(r)
+        | Request::GetData(r)
+        | Request::GetChildren(r)
+        | Request::GetChildren2(r) => {
             vec![&r.path]
         }
         Request::SetData(r) => vec![&r.path],

@@ -8,9 +8,13 @@ use causeway_engine::layout::LayoutSet;
 use causeway_engine::path;
 use causeway_engine::phase::LegacyCopy;
 use causeway_engine::watch::WatcherId;
-use causeway_wire::zk::reply::{GetChildren2Response, GetChildrenResponse, GetDataResponse, StatResponse};
+use causeway_wire::zk::reply::{
+    GetChildren2Response, GetChildrenResponse, GetDataResponse, StatResponse,
+};
 use causeway_wire::zk::request::ReadRequest;
-use causeway_wire::zk::{ErrorCode, MultiOp, MultiRequest, MultiResult, Reply, Request, SlotId, Stat};
+use causeway_wire::zk::{
+    ErrorCode, MultiOp, MultiRequest, MultiResult, Reply, Request, SlotId, Stat,
+};
 
 use super::answers::fill;
 use super::conn::{Client, IntoWatcher};
@@ -31,7 +35,12 @@ pub(super) fn finish(
     let layouts = &front.gateway.config.layouts;
     let watcher = client.conn.into_watcher();
     let session = client.session;
-    let reader = Reader { watcher, session, auth: &client.auth, config: &front.gateway.config };
+    let reader = Reader {
+        watcher,
+        session,
+        auth: &client.auth,
+        config: &front.gateway.config,
+    };
     let replies = &mut client.replies;
     let (outcome, after) = front.gateway.with(|core| {
         replies.drain();
@@ -89,7 +98,9 @@ pub(super) fn finish(
 
 /// Our part of a directory: names of registrations, and of directories that lead to some.
 fn our_names(core: &Core, layouts: &LayoutSet, dir: &str) -> BTreeSet<String> {
-    let Some(node) = core.tree().node(dir) else { return BTreeSet::new() };
+    let Some(node) = core.tree().node(dir) else {
+        return BTreeSet::new();
+    };
     let shown = |name: &str| {
         let path = path::child(dir, name);
         match class(layouts, &path) {
@@ -98,7 +109,11 @@ fn our_names(core: &Core, layouts: &LayoutSet, dir: &str) -> BTreeSet<String> {
             Class::General => false,
         }
     };
-    node.children().iter().filter(|n| shown(n)).map(ToString::to_string).collect()
+    node.children()
+        .iter()
+        .filter(|n| shown(n))
+        .map(ToString::to_string)
+        .collect()
 }
 
 /// A directory of both classes.
@@ -124,10 +139,14 @@ impl Directory<'_> {
                 let stat = here.as_ref().map(translate::stat).unwrap_or_default();
                 match request {
                     Request::GetChildren(_) => Reply::GetChildren(GetChildrenResponse::default()),
-                    Request::GetChildren2(_) => {
-                        Reply::GetChildren2(GetChildren2Response { children: Vec::new(), stat })
-                    }
-                    Request::GetData(_) => Reply::GetData(GetDataResponse { data: Some(Bytes::new()), stat }),
+                    Request::GetChildren2(_) => Reply::GetChildren2(GetChildren2Response {
+                        children: Vec::new(),
+                        stat,
+                    }),
+                    Request::GetData(_) => Reply::GetData(GetDataResponse {
+                        data: Some(Bytes::new()),
+                        stat,
+                    }),
                     _ => Reply::Stat(StatResponse { stat }),
                 }
             }
@@ -156,7 +175,10 @@ impl Directory<'_> {
         }
         Ok(match theirs {
             Reply::GetChildren(_) => Reply::GetChildren(GetChildrenResponse { children: names }),
-            Reply::GetChildren2(_) => Reply::GetChildren2(GetChildren2Response { children: names, stat }),
+            Reply::GetChildren2(_) => Reply::GetChildren2(GetChildren2Response {
+                children: names,
+                stat,
+            }),
             Reply::GetData(r) => Reply::GetData(GetDataResponse { data: r.data, stat }),
             _ => Reply::Stat(StatResponse { stat }),
         })
@@ -182,7 +204,9 @@ impl Directory<'_> {
     ) {
         match (request, answer) {
             _ if !r.watch => {}
-            (Request::GetChildren(_) | Request::GetChildren2(_), Ok(_)) => core.tree_watches().add_child(watcher, self.dir),
+            (Request::GetChildren(_) | Request::GetChildren2(_), Ok(_)) => {
+                core.tree_watches().add_child(watcher, self.dir)
+            }
             (Request::Exists(_), Err(code)) if *code == ErrorCode::NoNode.number() => {
                 core.tree_watches().add_exist(watcher, self.dir);
             }
@@ -216,7 +240,9 @@ pub(super) fn finish_multi_read(
         for (op, result) in multi.ops.iter().zip(&mut theirs.results) {
             match (class(layouts, translate::multi_path(op)), op) {
                 (Class::Owned, _) => {
-                    let one = MultiRequest { ops: vec![op.clone()] };
+                    let one = MultiRequest {
+                        ops: vec![op.clone()],
+                    };
                     if let Ok(Reply::Multi(ours)) = reader.read(core, &Request::MultiRead(one))?
                         && let Some(ours) = ours.results.into_iter().next()
                     {
@@ -224,7 +250,10 @@ pub(super) fn finish_multi_read(
                     }
                 }
                 (Class::Mixed, MultiOp::GetChildren(r)) => {
-                    let seen = Directory { layouts, dir: &r.path };
+                    let seen = Directory {
+                        layouts,
+                        dir: &r.path,
+                    };
                     let list = Request::GetChildren(r.clone());
                     let theirs = match result.clone() {
                         MultiResult::GetChildren(r) => Ok(Reply::GetChildren(r)),

@@ -5,18 +5,32 @@ use super::*;
 const SESSION: i64 = 7;
 
 fn create(flags: i32) -> CreateRequest {
-    CreateRequest { path: "/a".into(), data: None, acl: Vec::new(), flags }
+    CreateRequest {
+        path: "/a".into(),
+        data: None,
+        acl: Vec::new(),
+        flags,
+    }
 }
 
 fn ttl(flags: i32, ttl: i64) -> CreateTtlRequest {
-    CreateTtlRequest { path: "/a".into(), data: None, acl: Vec::new(), flags, ttl }
+    CreateTtlRequest {
+        path: "/a".into(),
+        data: None,
+        acl: Vec::new(),
+        flags,
+        ttl,
+    }
 }
 
 #[test]
 fn flags_become_modes() {
     let check = |request: Request, want: Result<(CreateMode, Shape), ErrorCode>| {
         let got = match write(&request, SESSION, &[]) {
-            Ok(Some(Write { op: TreeCommand::Create { mode, session, .. }, shape })) => {
+            Ok(Some(Write {
+                op: TreeCommand::Create { mode, session, .. },
+                shape,
+            })) => {
                 assert_eq!(session, SESSION);
                 Ok((mode, shape))
             }
@@ -26,20 +40,47 @@ fn flags_become_modes() {
         assert_eq!(got, want, "{request:?}");
     };
     use CreateMode::*;
-    let modes = [(0, Persistent), (1, Ephemeral), (2, PersistentSequential), (3, EphemeralSequential), (4, Container)];
+    let modes = [
+        (0, Persistent),
+        (1, Ephemeral),
+        (2, PersistentSequential),
+        (3, EphemeralSequential),
+        (4, Container),
+    ];
     for (flags, mode) in modes {
         check(Request::Create(create(flags)), Ok((mode, Shape::Path)));
-        check(Request::Create2(create(flags)), Ok((mode, Shape::PathAndStat)));
+        check(
+            Request::Create2(create(flags)),
+            Ok((mode, Shape::PathAndStat)),
+        );
     }
     for flags in [-1, 5, 6, 7, i32::MAX] {
         check(Request::Create(create(flags)), Err(ErrorCode::BadArguments));
-        check(Request::Create2(create(flags)), Err(ErrorCode::BadArguments));
+        check(
+            Request::Create2(create(flags)),
+            Err(ErrorCode::BadArguments),
+        );
     }
-    for (flags, mode) in [(0, Container), (1, Container), (4, Container), (2, PersistentSequential), (3, PersistentSequential)] {
-        check(Request::CreateContainer(create(flags)), Ok((mode, Shape::PathAndStat)));
+    for (flags, mode) in [
+        (0, Container),
+        (1, Container),
+        (4, Container),
+        (2, PersistentSequential),
+        (3, PersistentSequential),
+    ] {
+        check(
+            Request::CreateContainer(create(flags)),
+            Ok((mode, Shape::PathAndStat)),
+        );
     }
-    check(Request::CreateTtl(ttl(5, 9)), Ok((PersistentTtl { ttl_ms: 9 }, Shape::PathAndStat)));
-    check(Request::CreateTtl(ttl(6, 9)), Ok((PersistentSequentialTtl { ttl_ms: 9 }, Shape::PathAndStat)));
+    check(
+        Request::CreateTtl(ttl(5, 9)),
+        Ok((PersistentTtl { ttl_ms: 9 }, Shape::PathAndStat)),
+    );
+    check(
+        Request::CreateTtl(ttl(6, 9)),
+        Ok((PersistentSequentialTtl { ttl_ms: 9 }, Shape::PathAndStat)),
+    );
 }
 
 #[test]
@@ -63,34 +104,69 @@ fn every_refusal_of_the_tree_has_its_code() {
 
 #[test]
 fn what_protection_keeps_is_not_permitted() {
-    let refused = || CoreReply::Refused { service: "s".into() };
+    let refused = || CoreReply::Refused {
+        service: "s".into(),
+    };
     assert_eq!(written(&Shape::Nothing, refused()), Err(ErrorCode::NoAuth));
     let multi = Shape::Multi(vec![Shape::Path, Shape::Nothing, Shape::Stat]);
     assert_eq!(
         written(&multi, refused()),
-        Ok(Reply::Multi(MultiResponse::failure(3, 1, ErrorCode::NoAuth)))
+        Ok(Reply::Multi(MultiResponse::failure(
+            3,
+            1,
+            ErrorCode::NoAuth
+        )))
     );
 }
 
 #[test]
 fn a_multi_is_refused_as_a_whole_or_slot_by_slot() {
-    let delete = || MultiOp::Delete(DeleteRequest { path: "/a".into(), version: -1 });
-    let read = || MultiOp::GetData(causeway_wire::zk::request::ReadRequest { path: "/a".into(), watch: false });
+    let delete = || {
+        MultiOp::Delete(DeleteRequest {
+            path: "/a".into(),
+            version: -1,
+        })
+    };
+    let read = || {
+        MultiOp::GetData(causeway_wire::zk::request::ReadRequest {
+            path: "/a".into(),
+            watch: false,
+        })
+    };
     let check = |ops: Vec<MultiOp>, want: Result<Vec<Shape>, Answer>| {
-        let got = match write(&Request::Multi(MultiRequest { ops: ops.clone() }), SESSION, &[]) {
-            Ok(Some(Write { shape: Shape::Multi(shapes), .. })) => Ok(shapes),
+        let got = match write(
+            &Request::Multi(MultiRequest { ops: ops.clone() }),
+            SESSION,
+            &[],
+        ) {
+            Ok(Some(Write {
+                shape: Shape::Multi(shapes),
+                ..
+            })) => Ok(shapes),
             Err(answer) => Err(answer),
             other => panic!("{other:?}"),
         };
         assert_eq!(got, want, "{ops:?}");
     };
     check(vec![], Ok(vec![]));
-    check(vec![delete(), MultiOp::Create2(create(0))], Ok(vec![Shape::Nothing, Shape::Path]));
-    check(vec![MultiOp::CreateContainer(create(4))], Ok(vec![Shape::PathAndStat]));
+    check(
+        vec![delete(), MultiOp::Create2(create(0))],
+        Ok(vec![Shape::Nothing, Shape::Path]),
+    );
+    check(
+        vec![MultiOp::CreateContainer(create(4))],
+        Ok(vec![Shape::PathAndStat]),
+    );
     check(vec![read()], Err(Err(ErrorCode::MarshallingError)));
-    check(vec![delete(), read()], Err(Err(ErrorCode::MarshallingError)));
+    check(
+        vec![delete(), read()],
+        Err(Err(ErrorCode::MarshallingError)),
+    );
     let failure = MultiResponse::failure(2, 1, ErrorCode::BadArguments);
-    check(vec![delete(), MultiOp::Create(create(9))], Err(Ok(Reply::Multi(failure))));
+    check(
+        vec![delete(), MultiOp::Create(create(9))],
+        Err(Ok(Reply::Multi(failure))),
+    );
 }
 
 #[test]
@@ -103,18 +179,38 @@ fn what_the_ensemble_acknowledged_is_done_under_its_names() {
         session: SESSION,
         auth: Vec::new(),
     };
-    let named_by_ensemble = Reply::Create(CreateResponse { path: "/own/a-0000000003".into() });
+    let named_by_ensemble = Reply::Create(CreateResponse {
+        path: "/own/a-0000000003".into(),
+    });
     let owned = |path: &str| path.starts_with("/own/");
-    match acknowledged(op(CreateMode::EphemeralSequential), &named_by_ensemble, owned) {
+    match acknowledged(
+        op(CreateMode::EphemeralSequential),
+        &named_by_ensemble,
+        owned,
+    ) {
         Some(TreeCommand::Create { path, mode, .. }) => {
-            assert_eq!((path.as_str(), mode), ("/own/a-0000000003", CreateMode::Ephemeral));
+            assert_eq!(
+                (path.as_str(), mode),
+                ("/own/a-0000000003", CreateMode::Ephemeral)
+            );
         }
         other => panic!("{other:?}"),
     }
-    let set = |path: &str| tree::MultiOp::SetData { path: path.into(), data: None, version: 3 };
-    let multi = TreeCommand::Multi { ops: vec![set("/own/x"), set("/general")], session: SESSION, auth: vec![] };
+    let set = |path: &str| tree::MultiOp::SetData {
+        path: path.into(),
+        data: None,
+        version: 3,
+    };
+    let multi = TreeCommand::Multi {
+        ops: vec![set("/own/x"), set("/general")],
+        session: SESSION,
+        auth: vec![],
+    };
     let yes = Reply::Multi(MultiResponse {
-        results: vec![MultiResult::SetData(Stat::default()), MultiResult::SetData(Stat::default())],
+        results: vec![
+            MultiResult::SetData(Stat::default()),
+            MultiResult::SetData(Stat::default()),
+        ],
     });
     match acknowledged(multi.clone(), &yes, owned) {
         Some(TreeCommand::Multi { ops, .. }) => assert_eq!(ops, vec![set("/own/x")]),
@@ -126,21 +222,38 @@ fn what_the_ensemble_acknowledged_is_done_under_its_names() {
 
 #[test]
 fn every_request_with_a_path_names_it() {
-    let set = Request::SetData(SetDataRequest { path: "/a".into(), data: None, version: 0 });
+    let set = Request::SetData(SetDataRequest {
+        path: "/a".into(),
+        data: None,
+        version: 0,
+    });
     assert_eq!(paths(&set), ["/a"]);
-    let multi = Request::Multi(MultiRequest { ops: vec![MultiOp::Create(create(0)), MultiOp::CreateTtl(ttl(5, 1))] });
+    let multi = Request::Multi(MultiRequest {
+        ops: vec![MultiOp::Create(create(0)), MultiOp::CreateTtl(ttl(5, 1))],
+    });
     assert_eq!(paths(&multi), ["/a", "/a"]);
     assert!(paths(&Request::Ping).is_empty());
 }
 
 #[test]
 fn identities_need_a_scheme_that_is_known() {
-    let auth = |scheme: &str| AuthRequest { kind: 0, scheme: scheme.into(), auth: Some(Bytes::from_static(b"u:p")) };
+    let auth = |scheme: &str| AuthRequest {
+        kind: 0,
+        scheme: scheme.into(),
+        auth: Some(Bytes::from_static(b"u:p")),
+    };
     let address = std::net::IpAddr::from([10, 0, 0, 1]);
     let digest = identity(&auth("digest"), address).expect("known");
-    assert_eq!((digest.clone(), user_of(&digest)), (AuthId::digest("u", "p"), "u".to_owned()));
+    assert_eq!(
+        (digest.clone(), user_of(&digest)),
+        (AuthId::digest("u", "p"), "u".to_owned())
+    );
     assert_eq!(identity(&auth("ip"), address), Ok(AuthId::ip(address)));
     for scheme in ["", "world", "super", "x509", "sasl", "auth"] {
-        assert_eq!(identity(&auth(scheme), address), Err(ErrorCode::AuthFailed), "{scheme}");
+        assert_eq!(
+            identity(&auth(scheme), address),
+            Err(ErrorCode::AuthFailed),
+            "{scheme}"
+        );
     }
 }
