@@ -87,7 +87,13 @@ impl Leases {
         if lease.alive.load(Ordering::Acquire) {
             return Ok(());
         }
-        let ttl_s = gateway.with(|core| core.keys().lease(id).map(|l| l.ttl_s)).0.unwrap_or(10);
+        let (ttl_s, bound) = gateway
+            .with(|core| (core.keys().lease(id).map_or(10, |l| l.ttl_s), core.bound_leases().contains(&id)))
+            .0;
+        // What it held there went with it: a fresh one would hide that from the client.
+        if bound && self.ask(gateway, id).await? == LegacyOwner::Gone {
+            return Err(BackendError::not_applied(ErrorKind::LeaseGone, "the lease has ended in the legacy etcd"));
+        }
         let ttl = Duration::from_secs(u64::try_from(ttl_s).unwrap_or(10));
         match self.upstream.grant(id, ttl).await {
             Ok(_) => {}
@@ -115,15 +121,13 @@ impl Leases {
         Ok(LegacyOwner::Gone)
     }
 
-    /// L said that the lease is gone, and with it the general keys that it held there.
+    /// L said that the lease is gone.
     fn gone(&self, gateway: &Gateway, id: i64) {
         let lease = self.entry(id);
         lease.alive.store(false, Ordering::Release);
-        lease.gone.store(true, Ordering::Release);
-        if gateway.with(|core| core.bound_leases().contains(&id)).0 {
-            gateway.apply(Command::BoundLease { id, bound: false });
+        if !lease.gone.swap(true, Ordering::AcqRel) {
+            gateway.converge.notify_one();
         }
-        gateway.converge.notify_one();
     }
 
     /// The client was heard: L is told, if it has the lease, without anybody waiting for it.
@@ -165,6 +169,8 @@ impl Leases {
         let renewed = self.upstream.keep_alive(id).await;
         if renewed.as_ref().is_err_and(|error| error.kind() == ErrorKind::LeaseGone) {
             self.gone(gateway, id);
+            // The client is about to hear it; it holds nothing there any more.
+            gateway.apply(Command::BoundLease { id, bound: false });
         }
         renewed.map(|r| r.ttl)
     }
