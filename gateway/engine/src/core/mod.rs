@@ -32,7 +32,7 @@ use crate::key_space::{KeyCommand, KeyError, KeyReply, KeySpace};
 use crate::key_watch::{Delivery, KeyWatchTable};
 use crate::layout::LayoutSet;
 use crate::order::{Order, Scheme};
-use crate::phase::{Phase, PhaseState, Step};
+use crate::phase::{Acknowledges, Phase, PhaseState, Step};
 use crate::protection::{self, Alarm, Protection};
 use crate::route::Mode;
 use crate::session::{ConnId, LegacySession, Session, Sessions};
@@ -705,9 +705,13 @@ impl Core {
                 });
             }
         }
-        if self.mode(StoreKind::Zookeeper) == Mode::Embedded
-            && !self.st.tree.due_for_reap(now_ms).is_empty()
-        {
+        // L reaps its own containers while it acknowledges.
+        let reaps = match self.mode(StoreKind::Zookeeper) {
+            Mode::Embedded => true,
+            Mode::Relay => false,
+            Mode::TakenOver => self.st.phase.phase().acknowledges() == Acknowledges::New,
+        };
+        if reaps && !self.st.tree.due_for_reap(now_ms).is_empty() {
             out.push(Command::Reap);
         }
         out
