@@ -37,7 +37,9 @@ impl Settings {
         text.push_str(&self.extra);
         if self.quick_protection {
             // An instance counts for the expected size after this long, instead of after minutes.
-            text.push_str("\n[protection.rule]\nrise_ms = 4000\nsettle_ms = 1000\nexit_ms = 2000\n");
+            text.push_str(
+                "\n[protection.rule]\nrise_ms = 4000\nsettle_ms = 1000\nexit_ms = 2000\n",
+            );
         }
         if self.quick_gates {
             text.push_str("\n[gates]\ntime_s = 0\n");

@@ -114,7 +114,9 @@ fn main() -> Result<()> {
     let (measured, stop) = std::sync::mpsc::channel::<()>();
     let keeping = std::thread::spawn(move || -> Result<()> {
         // The sessions live as long as somebody is heard, while the others are being measured.
-        while stop.recv_timeout(Duration::from_secs(1)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        while stop.recv_timeout(Duration::from_secs(1))
+            == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
             for keeper in &mut keepers {
                 keeper.ping()?;
             }
@@ -128,7 +130,9 @@ fn main() -> Result<()> {
         })?;
     }
     drop(measured);
-    keeping.join().map_err(|_| anyhow::anyhow!("the keeper of the sessions panicked"))??;
+    keeping
+        .join()
+        .map_err(|_| anyhow::anyhow!("the keeper of the sessions panicked"))??;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

@@ -300,7 +300,11 @@ fn tell(story: &mut Story, work: &Work) -> Result<()> {
         "an etcd client finds 10.20.0.1:7000 under the grpc target, written by a ZooKeeper client",
     );
     until(SOON, "the bridge reaches the real etcd", || {
-        let pairs = scene.legacy.etcd.etcdctl().get(&format!("{BRIDGED_TARGET}/"))?;
+        let pairs = scene
+            .legacy
+            .etcd
+            .etcdctl()
+            .get(&format!("{BRIDGED_TARGET}/"))?;
         ensure!(
             pairs
                 .values()

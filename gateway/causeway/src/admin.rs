@@ -57,7 +57,10 @@ pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpList
     let stop = async move {
         let _ = stopping.wait_for(|s| *s).await;
     };
-    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stop).await {
+    if let Err(error) = axum::serve(listener, router)
+        .with_graceful_shutdown(stop)
+        .await
+    {
         tracing::error!(%error, "the admin port has failed");
     }
 }
@@ -79,7 +82,10 @@ impl IntoResponse for Failure {
 
 async fn authorize(State(app): State<App>, request: Request, next: Next) -> Response {
     if let Some(token) = &app.gateway.config.admin_token {
-        let given = request.headers().get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+        let given = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|v| v.to_str().ok());
         if given.and_then(|v| v.strip_prefix("Bearer ")) != Some(token.as_str()) {
             return Failure::new(
                 StatusCode::UNAUTHORIZED,
@@ -95,7 +101,9 @@ async fn ready(State(app): State<App>) -> Response {
     let trouble = app.legacy.trouble(&app.gateway);
     let journal = app.gateway.is_durable(0).err();
     match journal {
-        Some(error) => Failure::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
+        Some(error) => {
+            Failure::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response()
+        }
         // A gateway whose legacy store is away goes on serving and says so.
         None => Json(json!({"ready": true, "legacy": trouble})).into_response(),
     }
@@ -113,8 +121,13 @@ async fn status(State(app): State<App>) -> Json<Value> {
             (_, Some(to)) => gates.failures(phase.phase(), to),
             (_, None) => Vec::new(),
         };
-        let protected: Vec<String> =
-            core.protection().services().into_iter().filter(|s| s.protected).map(|s| s.service).collect();
+        let protected: Vec<String> = core
+            .protection()
+            .services()
+            .into_iter()
+            .filter(|s| s.protected)
+            .map(|s| s.service)
+            .collect();
         let summary = core.node().summary();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -143,7 +156,10 @@ async fn status(State(app): State<App>) -> Json<Value> {
 }
 
 async fn services(State(app): State<App>) -> Json<Value> {
-    let (rows, unclaimed) = app.gateway.with(|core| (core.services(), core.unclaimed(UNCLAIMED))).0;
+    let (rows, unclaimed) = app
+        .gateway
+        .with(|core| (core.services(), core.unclaimed(UNCLAIMED)))
+        .0;
     let mut unclaimed: Vec<Value> = unclaimed.into_iter().map(|u| json!(u)).collect();
     unclaimed.extend(app.legacy.unclaimed(&app.gateway, UNCLAIMED).await);
     Json(json!({"services": rows, "unclaimed": unclaimed}))
@@ -156,7 +172,10 @@ struct Which {
 
 async fn explain(State(app): State<App>, Query(which): Query<Which>) -> Json<Value> {
     let now_ms = app.gateway.now_ms();
-    let found = app.gateway.with(|core| core.explain(&which.instance, now_ms)).0;
+    let found = app
+        .gateway
+        .with(|core| core.explain(&which.instance, now_ms))
+        .0;
     Json(json!({"registrations": found}))
 }
 
@@ -181,12 +200,21 @@ async fn plan(State(app): State<App>) -> Result<Json<Value>, Failure> {
         }
         Ok(json!({"from": from.name(), "to": to.name(), "changes": changes, "failures": gates.failures(from, to)}))
     });
-    planned.0.map(Json).map_err(|r| Failure::new(StatusCode::CONFLICT, r.to_string()))
+    planned
+        .0
+        .map(Json)
+        .map_err(|r| Failure::new(StatusCode::CONFLICT, r.to_string()))
 }
 
 async fn audit(State(app): State<App>) -> Json<Value> {
-    let steps: Vec<Value> = app.gateway.with(|core| core.phase().steps().iter().map(|s| json!(s)).collect()).0;
-    let orders: Vec<Value> = app.gateway.with(|core| core.orders().map(|a| json!(a)).collect()).0;
+    let steps: Vec<Value> = app
+        .gateway
+        .with(|core| core.phase().steps().iter().map(|s| json!(s)).collect())
+        .0;
+    let orders: Vec<Value> = app
+        .gateway
+        .with(|core| core.orders().map(|a| json!(a)).collect())
+        .0;
     Json(json!({"steps": steps, "orders": orders}))
 }
 
@@ -214,22 +242,39 @@ async fn step(
         "advance" => Move::Advance,
         "rollback" => Move::Rollback,
         "take-over" => Move::TakeOver,
-        other => return Err(Failure::new(StatusCode::NOT_FOUND, format!("no step is called {other:?}"))),
+        other => {
+            return Err(Failure::new(
+                StatusCode::NOT_FOUND,
+                format!("no step is called {other:?}"),
+            ));
+        }
     };
     app.legacy.prepare_step(&app.gateway, kind).await;
     let census = app.legacy.census(&app.gateway);
     let remaining = app.legacy.still_on_legacy(&app.gateway).await;
-    let force = request.force.then(|| Forced { reason: request.reason.clone() });
+    let force = request.force.then(|| Forced {
+        reason: request.reason.clone(),
+    });
     let taken = app.gateway.step(|core, now_ms| {
         let gates = core.gates(census, remaining, now_ms);
-        core.judge(kind, &gates, force.as_ref(), &request.actor, &request.reason, now_ms)
+        core.judge(
+            kind,
+            &gates,
+            force.as_ref(),
+            &request.actor,
+            &request.reason,
+            now_ms,
+        )
     });
     let (step, done) = taken.map_err(|refusal| {
         let failures = match &refusal {
             Refusal::Gates { failures, .. } => failures.clone(),
             _ => Vec::new(),
         };
-        Failure(StatusCode::CONFLICT, json!({"error": refusal.to_string(), "failures": failures}))
+        Failure(
+            StatusCode::CONFLICT,
+            json!({"error": refusal.to_string(), "failures": failures}),
+        )
     })?;
     app.gateway
         .durable(done.after)
@@ -251,10 +296,19 @@ struct AckRequest {
     actor: String,
 }
 
-async fn ack(State(app): State<App>, Json(request): Json<AckRequest>) -> Result<Json<Value>, Failure> {
-    let input = Input::Ack { service: request.service.clone(), by: request.actor, reason: request.reason };
+async fn ack(
+    State(app): State<App>,
+    Json(request): Json<AckRequest>,
+) -> Result<Json<Value>, Failure> {
+    let input = Input::Ack {
+        service: request.service.clone(),
+        by: request.actor,
+        reason: request.reason,
+    };
     order(&app, input).await?;
-    Ok(Json(json!({"message": format!("{}: the present size is expected from now on", request.service)})))
+    Ok(Json(
+        json!({"message": format!("{}: the present size is expected from now on", request.service)}),
+    ))
 }
 
 #[derive(Deserialize)]
@@ -265,15 +319,26 @@ struct HoldRequest {
     actor: String,
 }
 
-async fn hold(State(app): State<App>, Json(request): Json<HoldRequest>) -> Result<Json<Value>, Failure> {
-    let until = i64::try_from(request.seconds).unwrap_or(i64::MAX / 2000).saturating_mul(1000);
+async fn hold(
+    State(app): State<App>,
+    Json(request): Json<HoldRequest>,
+) -> Result<Json<Value>, Failure> {
+    let until = i64::try_from(request.seconds)
+        .unwrap_or(i64::MAX / 2000)
+        .saturating_mul(1000);
     let expires_ms = app.gateway.now_ms().saturating_add(until);
     let input = Input::HoldExplicit {
         service: None,
-        order: Order { by: request.actor, reason: request.reason, expires_ms },
+        order: Order {
+            by: request.actor,
+            reason: request.reason,
+            expires_ms,
+        },
     };
     order(&app, input).await?;
-    Ok(Json(json!({"message": format!("explicit removals are held for {} s", request.seconds)})))
+    Ok(Json(
+        json!({"message": format!("explicit removals are held for {} s", request.seconds)}),
+    ))
 }
 
 async fn order(app: &App, input: Input) -> Result<(), Failure> {

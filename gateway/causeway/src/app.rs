@@ -30,7 +30,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let etcd = bind("etcd", config.etcd_listen).await?;
     let admin_port = bind("admin", config.admin_listen).await?;
 
-    let bound = [zookeeper.local_addr()?, etcd.local_addr()?, admin_port.local_addr()?];
+    let bound = [
+        zookeeper.local_addr()?,
+        etcd.local_addr()?,
+        admin_port.local_addr()?,
+    ];
 
     let clock = Clock::start();
     let (journal, recovered) = match &config.data_dir {
@@ -48,7 +52,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let legacy = Legacy::start(&gateway)?;
     let tasks = tokio_util::task::TaskTracker::new();
     tasks.spawn(gateway.clone().run_timers());
-    tasks.spawn(front::zookeeper::serve(gateway.clone(), legacy.clone(), zookeeper));
+    tasks.spawn(front::zookeeper::serve(
+        gateway.clone(),
+        legacy.clone(),
+        zookeeper,
+    ));
     tasks.spawn(front::etcd::serve(gateway.clone(), legacy.clone(), etcd));
     tasks.spawn(admin::serve(gateway.clone(), legacy.clone(), admin_port));
     tasks.close();
@@ -69,9 +77,9 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 }
 
 async fn bind(name: &str, addr: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(addr)
-        .await
-        .with_context(|| format!("cannot listen on {addr} for {name} (is the port in use? set --{name}-listen)"))?;
+    let listener = TcpListener::bind(addr).await.with_context(|| {
+        format!("cannot listen on {addr} for {name} (is the port in use? set --{name}-listen)")
+    })?;
     Ok(listener)
 }
 
@@ -102,13 +110,18 @@ fn start_core(config: &Config, recovered: Recovered, now_ms: i64) -> anyhow::Res
         Some(state) => Core::restore(settings, &state)?,
         None => {
             // The first entry's time made the first numbers.
-            let began = entries.first().map_or(Ok(now_ms), |e| postcard::from_bytes(e).map(|(at, _): (i64, Command)| at))?;
+            let began = entries.first().map_or(Ok(now_ms), |e| {
+                postcard::from_bytes(e).map(|(at, _): (i64, Command)| at)
+            })?;
             Core::new(settings, MEMBER, began)
         }
     };
     for (at, entry) in entries.iter().enumerate() {
-        let (at_ms, command): (i64, Command) = postcard::from_bytes(entry)
-            .with_context(|| format!("entry {at} of the log in --data-dir cannot be read (written by another version?)"))?;
+        let (at_ms, command): (i64, Command) = postcard::from_bytes(entry).with_context(|| {
+            format!(
+                "entry {at} of the log in --data-dir cannot be read (written by another version?)"
+            )
+        })?;
         core.apply(&command, at_ms);
     }
     if !entries.is_empty() {
@@ -118,7 +131,13 @@ fn start_core(config: &Config, recovered: Recovered, now_ms: i64) -> anyhow::Res
 }
 
 fn settings(config: &Config) -> Settings {
-    let store = |legacy: bool| if legacy { Store::Legacy } else { Store::Embedded };
+    let store = |legacy: bool| {
+        if legacy {
+            Store::Legacy
+        } else {
+            Store::Embedded
+        }
+    };
     Settings {
         zookeeper: store(config.legacy_zookeeper.is_some()),
         etcd: store(config.legacy_etcd.is_some()),
@@ -147,11 +166,15 @@ fn session_key(dir: Option<&Path>) -> anyhow::Result<[u8; 32]> {
     let path = dir.join("session.key");
     match std::fs::read(&path) {
         Ok(bytes) => {
-            key = bytes.try_into().ok().with_context(|| format!("{} is not a key of 32 bytes", path.display()))?;
+            key = bytes
+                .try_into()
+                .ok()
+                .with_context(|| format!("{} is not a key of 32 bytes", path.display()))?;
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             rand::rng().fill_bytes(&mut key);
-            write_private(&path, &key).with_context(|| format!("cannot write {}", path.display()))?;
+            write_private(&path, &key)
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         Err(e) => bail!("cannot read {}: {e}", path.display()),
     }
@@ -163,7 +186,12 @@ fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     // It appears whole or not at all.
     let fresh = path.with_extension("new");
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&fresh, path)

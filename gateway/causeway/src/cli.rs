@@ -95,7 +95,9 @@ pub struct Step {
 
 /// Runs one command.
 pub fn run(command: Operator) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         match command {
             Operator::Status(t) => t.get("/v1/status", &[], show_status).await,
@@ -123,41 +125,67 @@ pub fn run(command: Operator) -> anyhow::Result<ExitCode> {
 }
 
 fn actor() -> String {
-    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "unknown".into())
+    std::env::var("USER")
+        .or_else(|_| std::env::var("LOGNAME"))
+        .unwrap_or_else(|_| "unknown".into())
 }
 
 impl Step {
     async fn post(self, kind: &str) -> anyhow::Result<ExitCode> {
         let body = json!({"force": self.force, "reason": self.reason, "actor": actor()});
-        self.target.post(&format!("/v1/phase/{kind}"), body, show_step).await
+        self.target
+            .post(&format!("/v1/phase/{kind}"), body, show_step)
+            .await
     }
 }
 
 impl Target {
-    async fn get(&self, path: &str, query: &[(&str, &str)], show: fn(&Value)) -> anyhow::Result<ExitCode> {
-        self.send(reqwest::Client::new().get(self.url(path)).query(query), show).await
+    async fn get(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        show: fn(&Value),
+    ) -> anyhow::Result<ExitCode> {
+        self.send(
+            reqwest::Client::new().get(self.url(path)).query(query),
+            show,
+        )
+        .await
     }
 
     async fn post(&self, path: &str, body: Value, show: fn(&Value)) -> anyhow::Result<ExitCode> {
-        self.send(reqwest::Client::new().post(self.url(path)).json(&body), show).await
+        self.send(
+            reqwest::Client::new().post(self.url(path)).json(&body),
+            show,
+        )
+        .await
     }
 
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.admin.trim_end_matches('/'))
     }
 
-    async fn send(&self, request: reqwest::RequestBuilder, show: fn(&Value)) -> anyhow::Result<ExitCode> {
+    async fn send(
+        &self,
+        request: reqwest::RequestBuilder,
+        show: fn(&Value),
+    ) -> anyhow::Result<ExitCode> {
         let request = request.timeout(std::time::Duration::from_secs(60));
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        let reply = request
-            .send()
-            .await
-            .with_context(|| format!("no gateway answers at {} (set --admin or CAUSEWAY_ADMIN)", self.admin))?;
+        let reply = request.send().await.with_context(|| {
+            format!(
+                "no gateway answers at {} (set --admin or CAUSEWAY_ADMIN)",
+                self.admin
+            )
+        })?;
         let status = reply.status();
-        let text = reply.text().await.context("the gateway's answer broke off")?;
+        let text = reply
+            .text()
+            .await
+            .context("the gateway's answer broke off")?;
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
         if status.is_success() {
             if self.json {
@@ -170,13 +198,25 @@ impl Target {
         if self.json {
             say!("{}", serde_json::to_string_pretty(&value)?);
         } else {
-            let message = value.get("error").and_then(Value::as_str).unwrap_or("no reason given");
+            let message = value
+                .get("error")
+                .and_then(Value::as_str)
+                .unwrap_or("no reason given");
             eprintln!("refused ({status}): {message}");
-            for failure in value.get("failures").and_then(Value::as_array).into_iter().flatten() {
+            for failure in value
+                .get("failures")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+            {
                 eprintln!("  - {}", text_of(failure));
             }
         }
-        Ok(if status.is_server_error() { ExitCode::FAILURE } else { ExitCode::from(REFUSED) })
+        Ok(if status.is_server_error() {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::from(REFUSED)
+        })
     }
 }
 
@@ -193,19 +233,31 @@ fn field(value: &Value, name: &str) -> String {
 }
 
 fn rows<'a>(value: &'a Value, name: &str) -> &'a [Value] {
-    value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    value
+        .get(name)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 /// Prints rows under headings, each column as wide as its widest cell.
 fn table(headings: &[&str], cells: &[Vec<String>]) {
     let widths: Vec<usize> = (0..headings.len())
         .map(|i| {
-            let widest = cells.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
+            let widest = cells
+                .iter()
+                .filter_map(|r| r.get(i))
+                .map(|c| c.chars().count())
+                .max()
+                .unwrap_or(0);
             widest.max(headings[i].len())
         })
         .collect();
     let line = |row: Vec<&str>| {
-        let padded: Vec<String> = row.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}")).collect();
+        let padded: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(c, w)| format!("{c:<w$}"))
+            .collect();
         say!("{}", padded.join("  ").trim_end());
     };
     line(headings.to_vec());
@@ -215,7 +267,10 @@ fn table(headings: &[&str], cells: &[Vec<String>]) {
 }
 
 fn columns(items: &[Value], names: &[&str]) -> Vec<Vec<String>> {
-    items.iter().map(|item| names.iter().map(|n| field(item, n)).collect()).collect()
+    items
+        .iter()
+        .map(|item| names.iter().map(|n| field(item, n)).collect())
+        .collect()
 }
 
 fn show_status(value: &Value) {
@@ -224,7 +279,11 @@ fn show_status(value: &Value) {
         field(value, "phase"),
         field(value, "epoch"),
         field(value, "attempt"),
-        if value.get("taken_over") == Some(&Value::Bool(true)) { "done" } else { "not yet" },
+        if value.get("taken_over") == Some(&Value::Bool(true)) {
+            "done"
+        } else {
+            "not yet"
+        },
     );
     say!(
         "{} services, {} instances, {} held; {} sessions, {} leases",
@@ -234,10 +293,20 @@ fn show_status(value: &Value) {
         field(value, "sessions"),
         field(value, "leases"),
     );
-    table(&["STORE", "ROLE", "STATE", "DETAIL"], &columns(rows(value, "stores"), &["store", "role", "state", "detail"]));
+    table(
+        &["STORE", "ROLE", "STATE", "DETAIL"],
+        &columns(rows(value, "stores"), &["store", "role", "state", "detail"]),
+    );
     if let Some(next) = value.get("next").and_then(Value::as_str) {
         let failures = rows(value, "gate_failures");
-        say!("next step: {next} ({})", if failures.is_empty() { "gates pass" } else { "gates not met" });
+        say!(
+            "next step: {next} ({})",
+            if failures.is_empty() {
+                "gates pass"
+            } else {
+                "gates not met"
+            }
+        );
         for failure in failures {
             say!("  - {}", text_of(failure));
         }
@@ -248,15 +317,36 @@ fn show_status(value: &Value) {
 }
 
 fn show_services(value: &Value) {
-    let names = ["layout", "service", "instances", "live", "silent", "held", "expected", "protected"];
+    let names = [
+        "layout",
+        "service",
+        "instances",
+        "live",
+        "silent",
+        "held",
+        "expected",
+        "protected",
+    ];
     table(
-        &["LAYOUT", "SERVICE", "INSTANCES", "LIVE", "SILENT", "HELD", "EXPECTED", "PROTECTED"],
+        &[
+            "LAYOUT",
+            "SERVICE",
+            "INSTANCES",
+            "LIVE",
+            "SILENT",
+            "HELD",
+            "EXPECTED",
+            "PROTECTED",
+        ],
         &columns(rows(value, "services"), &names),
     );
     let unclaimed = rows(value, "unclaimed");
     if !unclaimed.is_empty() {
         say!("\nNo layout claims these ephemerals and leased keys:");
-        table(&["STORE", "KEY", "OWNER", "WOULD FIT"], &columns(unclaimed, &["store", "key", "owner", "would_fit"]));
+        table(
+            &["STORE", "KEY", "OWNER", "WOULD FIT"],
+            &columns(unclaimed, &["store", "key", "owner", "would_fit"]),
+        );
     }
 }
 
@@ -288,18 +378,34 @@ fn show_plan(value: &Value) {
 
 fn show_audit(value: &Value) {
     table(
-        &["EPOCH", "AT_MS", "STEP", "FROM", "TO", "ACTOR", "REASON", "FORCED"],
-        &columns(rows(value, "steps"), &["epoch", "at_ms", "kind", "from", "to", "actor", "reason", "forced"]),
+        &[
+            "EPOCH", "AT_MS", "STEP", "FROM", "TO", "ACTOR", "REASON", "FORCED",
+        ],
+        &columns(
+            rows(value, "steps"),
+            &[
+                "epoch", "at_ms", "kind", "from", "to", "actor", "reason", "forced",
+            ],
+        ),
     );
     let orders = rows(value, "orders");
     if !orders.is_empty() {
         say!("");
-        table(&["AT_MS", "ORDER", "SERVICE", "NOTE"], &columns(orders, &["at_ms", "kind", "service", "note"]));
+        table(
+            &["AT_MS", "ORDER", "SERVICE", "NOTE"],
+            &columns(orders, &["at_ms", "kind", "service", "note"]),
+        );
     }
 }
 
 fn show_step(value: &Value) {
-    say!("{}: {} -> {} (epoch {})", field(value, "kind"), field(value, "from"), field(value, "to"), field(value, "epoch"));
+    say!(
+        "{}: {} -> {} (epoch {})",
+        field(value, "kind"),
+        field(value, "from"),
+        field(value, "to"),
+        field(value, "epoch")
+    );
     for failure in rows(value, "forced") {
         say!("  passed by force: {}", text_of(failure));
     }

@@ -49,7 +49,12 @@ pub struct Flags {
     #[arg(long, env = "CAUSEWAY_ADVERTISE_ETCD", value_name = "URL")]
     pub advertise_etcd: Option<String>,
     /// Token that the admin API asks for; required when it does not listen on loopback.
-    #[arg(long, env = "CAUSEWAY_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "CAUSEWAY_ADMIN_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
     pub admin_token: Option<String>,
     /// File that the bound addresses are written to as JSON, for ports given as 0.
     #[arg(long, env = "CAUSEWAY_PORTS_FILE", value_name = "FILE")]
@@ -201,8 +206,13 @@ impl Config {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|e| ConfigErrors(vec![format!("--config {}: {e}", path.display())]))?;
-                toml::from_str(&text)
-                    .map_err(|e| ConfigErrors(vec![format!("{}: {}", path.display(), e.to_string().trim_end())]))?
+                toml::from_str(&text).map_err(|e| {
+                    ConfigErrors(vec![format!(
+                        "{}: {}",
+                        path.display(),
+                        e.to_string().trim_end()
+                    )])
+                })?
             }
         };
         Self::check(flags, file)
@@ -210,41 +220,87 @@ impl Config {
 
     fn check(flags: &Flags, file: File) -> Result<Config, ConfigErrors> {
         let mut errors = Vec::new();
-        let mut listen = |name: &str, flag: &Option<String>, file: &Option<String>, default: &str| {
-            let text = flag.as_ref().or(file.as_ref()).map_or(default, String::as_str);
-            text.parse::<SocketAddr>().unwrap_or_else(|_| {
-                errors.push(format!("{name}: {text:?} is not ADDRESS:PORT, such as {default}"));
-                SocketAddr::from(([127, 0, 0, 1], 0))
-            })
-        };
-        let zookeeper_listen =
-            listen("zookeeper-listen", &flags.zookeeper_listen, &file.zookeeper_listen, "127.0.0.1:2181");
-        let etcd_listen = listen("etcd-listen", &flags.etcd_listen, &file.etcd_listen, "127.0.0.1:2379");
-        let admin_listen = listen("admin-listen", &flags.admin_listen, &file.admin_listen, "127.0.0.1:8500");
-        let listeners = [("zookeeper", zookeeper_listen), ("etcd", etcd_listen), ("admin", admin_listen)];
+        let mut listen =
+            |name: &str, flag: &Option<String>, file: &Option<String>, default: &str| {
+                let text = flag
+                    .as_ref()
+                    .or(file.as_ref())
+                    .map_or(default, String::as_str);
+                text.parse::<SocketAddr>().unwrap_or_else(|_| {
+                    errors.push(format!(
+                        "{name}: {text:?} is not ADDRESS:PORT, such as {default}"
+                    ));
+                    SocketAddr::from(([127, 0, 0, 1], 0))
+                })
+            };
+        let zookeeper_listen = listen(
+            "zookeeper-listen",
+            &flags.zookeeper_listen,
+            &file.zookeeper_listen,
+            "127.0.0.1:2181",
+        );
+        let etcd_listen = listen(
+            "etcd-listen",
+            &flags.etcd_listen,
+            &file.etcd_listen,
+            "127.0.0.1:2379",
+        );
+        let admin_listen = listen(
+            "admin-listen",
+            &flags.admin_listen,
+            &file.admin_listen,
+            "127.0.0.1:8500",
+        );
+        let listeners = [
+            ("zookeeper", zookeeper_listen),
+            ("etcd", etcd_listen),
+            ("admin", admin_listen),
+        ];
         for (i, (a, at)) in listeners.iter().enumerate() {
             for (b, other) in &listeners[i + 1..] {
                 if at == other && at.port() != 0 {
-                    errors.push(format!("{a}-listen and {b}-listen are both {at}: give each its own port"));
+                    errors.push(format!(
+                        "{a}-listen and {b}-listen are both {at}: give each its own port"
+                    ));
                 }
             }
         }
 
         let named = |flag: &Option<String>, file: &Option<String>| flag.is_some() || file.is_some();
-        let has_legacy = named(&flags.legacy_zookeeper, &file.legacy_zookeeper) || named(&flags.legacy_etcd, &file.legacy_etcd);
-        let legacy_zookeeper = flags.legacy_zookeeper.clone().or(file.legacy_zookeeper).and_then(|text| {
-            zookeeper_servers(&text).map_err(|e| errors.push(format!("legacy-zookeeper: {e}"))).ok()
-        });
-        let legacy_etcd = flags.legacy_etcd.clone().or(file.legacy_etcd).and_then(|text| {
-            etcd_urls(&text).map_err(|e| errors.push(format!("legacy-etcd: {e}"))).ok()
-        });
+        let has_legacy = named(&flags.legacy_zookeeper, &file.legacy_zookeeper)
+            || named(&flags.legacy_etcd, &file.legacy_etcd);
+        let legacy_zookeeper = flags
+            .legacy_zookeeper
+            .clone()
+            .or(file.legacy_zookeeper)
+            .and_then(|text| {
+                zookeeper_servers(&text)
+                    .map_err(|e| errors.push(format!("legacy-zookeeper: {e}")))
+                    .ok()
+            });
+        let legacy_etcd = flags
+            .legacy_etcd
+            .clone()
+            .or(file.legacy_etcd)
+            .and_then(|text| {
+                etcd_urls(&text)
+                    .map_err(|e| errors.push(format!("legacy-etcd: {e}")))
+                    .ok()
+            });
         let own_server = zookeeper_listen.to_string();
-        if legacy_zookeeper.iter().any(|l| l.servers.contains(&own_server)) {
-            errors.push(format!("legacy-zookeeper: {own_server} is the gateway's own port"));
+        if legacy_zookeeper
+            .iter()
+            .any(|l| l.servers.contains(&own_server))
+        {
+            errors.push(format!(
+                "legacy-zookeeper: {own_server} is the gateway's own port"
+            ));
         }
         let own_url = format!("//{etcd_listen}");
         if legacy_etcd.iter().flatten().any(|u| u.ends_with(&own_url)) {
-            errors.push(format!("legacy-etcd: {etcd_listen} is the gateway's own port"));
+            errors.push(format!(
+                "legacy-etcd: {etcd_listen} is the gateway's own port"
+            ));
         }
 
         let data_dir = flags.data_dir.clone().or(file.data_dir);
@@ -255,13 +311,17 @@ impl Config {
         }
         let phase = match flags.phase.clone().or(file.phase) {
             None => Phase::Proxy,
-            Some(text) => text.parse().unwrap_or_else(|e: causeway_engine::phase::UnknownPhase| {
-                errors.push(format!("phase: {e}"));
-                Phase::Proxy
-            }),
+            Some(text) => text
+                .parse()
+                .unwrap_or_else(|e: causeway_engine::phase::UnknownPhase| {
+                    errors.push(format!("phase: {e}"));
+                    Phase::Proxy
+                }),
         };
         if phase.needs_take_over() && !has_legacy {
-            errors.push(format!("phase: {phase} needs a legacy store (--legacy-zookeeper or --legacy-etcd)"));
+            errors.push(format!(
+                "phase: {phase} needs a legacy store (--legacy-zookeeper or --legacy-etcd)"
+            ));
         }
         let mut protection = file.protection;
         let threshold = match (&flags.protect_threshold, file.protect_threshold) {
@@ -271,9 +331,15 @@ impl Config {
         };
         match threshold.filter(|n| (1..=100).contains(n)) {
             Some(percent) => protection.rule.threshold_percent = percent,
-            None => errors.push("protect-threshold: a whole number of percent from 1 to 100 is asked".into()),
+            None => errors
+                .push("protect-threshold: a whole number of percent from 1 to 100 is asked".into()),
         }
-        errors.extend(protection.check().into_iter().map(|e| format!("protection: {e}")));
+        errors.extend(
+            protection
+                .check()
+                .into_iter()
+                .map(|e| format!("protection: {e}")),
+        );
         let log_json = match flags.log_format.clone().or(file.log_format).as_deref() {
             None | Some("text") => false,
             Some("json") => true,
@@ -282,7 +348,11 @@ impl Config {
                 false
             }
         };
-        let admin_token = flags.admin_token.clone().or(file.admin_token).filter(|t| !t.is_empty());
+        let admin_token = flags
+            .admin_token
+            .clone()
+            .or(file.admin_token)
+            .filter(|t| !t.is_empty());
         if !admin_listen.ip().is_loopback() && admin_token.is_none() {
             errors.push(format!(
                 "admin-token: required because admin-listen {admin_listen} is not on loopback"
@@ -292,20 +362,36 @@ impl Config {
         if let Some(Err(e)) = advertise_etcd.as_deref().map(etcd_urls) {
             errors.push(format!("advertise-etcd: {e}"));
         }
-        let advertise_zookeeper = flags.advertise_zookeeper.clone().or(file.advertise_zookeeper);
+        let advertise_zookeeper = flags
+            .advertise_zookeeper
+            .clone()
+            .or(file.advertise_zookeeper);
         if let Some(addr) = &advertise_zookeeper {
             match zookeeper_servers(addr) {
                 Err(e) => errors.push(format!("advertise-zookeeper: {e}")),
                 Ok(given) if given.servers.len() > 1 || !given.chroot.is_empty() => {
-                    errors.push("advertise-zookeeper: one HOST:PORT is asked, this gateway's own".into());
+                    errors.push(
+                        "advertise-zookeeper: one HOST:PORT is asked, this gateway's own".into(),
+                    );
                 }
                 Ok(_) => {}
             }
         }
 
-        let tick_ms = bounded(file.zookeeper.tick_ms, 2000, 1..=60_000, "zookeeper.tick_ms", &mut errors);
-        let max_frame =
-            bounded(file.zookeeper.max_frame, 0xf_ffff, 1024..=64 << 20, "zookeeper.max_frame", &mut errors);
+        let tick_ms = bounded(
+            file.zookeeper.tick_ms,
+            2000,
+            1..=60_000,
+            "zookeeper.tick_ms",
+            &mut errors,
+        );
+        let max_frame = bounded(
+            file.zookeeper.max_frame,
+            0xf_ffff,
+            1024..=64 << 20,
+            "zookeeper.max_frame",
+            &mut errors,
+        );
         let per_address = bounded(
             file.zookeeper.max_connections_per_address,
             0,
@@ -313,16 +399,40 @@ impl Config {
             "zookeeper.max_connections_per_address",
             &mut errors,
         );
-        let min_ttl = bounded(file.etcd.min_lease_ttl_s, 2, 1..=3600, "etcd.min_lease_ttl_s", &mut errors);
-        let gate_s = bounded(file.gates.time_s, 600, 0..=31_536_000, "gates.time_s", &mut errors);
-        let tolerated =
-            bounded(file.gates.tolerated_difference_s, 10, 0..=3600, "gates.tolerated_difference_s", &mut errors);
-        let pace = bounded(file.gates.reconnects_per_s, 200, 1..=100_000, "gates.reconnects_per_s", &mut errors);
+        let min_ttl = bounded(
+            file.etcd.min_lease_ttl_s,
+            2,
+            1..=3600,
+            "etcd.min_lease_ttl_s",
+            &mut errors,
+        );
+        let gate_s = bounded(
+            file.gates.time_s,
+            600,
+            0..=31_536_000,
+            "gates.time_s",
+            &mut errors,
+        );
+        let tolerated = bounded(
+            file.gates.tolerated_difference_s,
+            10,
+            0..=3600,
+            "gates.tolerated_difference_s",
+            &mut errors,
+        );
+        let pace = bounded(
+            file.gates.reconnects_per_s,
+            200,
+            1..=100_000,
+            "gates.reconnects_per_s",
+            &mut errors,
+        );
 
-        let layouts = LayoutSet::load(&file.layout, &file.pass, file.layouts.as_deref()).unwrap_or_else(|all| {
-            errors.extend(all.iter().map(ToString::to_string));
-            LayoutSet::builtin_default()
-        });
+        let layouts = LayoutSet::load(&file.layout, &file.pass, file.layouts.as_deref())
+            .unwrap_or_else(|all| {
+                errors.extend(all.iter().map(ToString::to_string));
+                LayoutSet::builtin_default()
+            });
         let bridges = Bridge::load(&file.bridge, &layouts).unwrap_or_else(|all| {
             errors.extend(all.iter().map(ToString::to_string));
             Vec::new()
@@ -370,7 +480,11 @@ fn bounded(
     if range.contains(&value) {
         return value;
     }
-    errors.push(format!("{name}: {value} is not within {} to {}", range.start(), range.end()));
+    errors.push(format!(
+        "{name}: {value} is not within {} to {}",
+        range.start(),
+        range.end()
+    ));
     default
 }
 
@@ -381,19 +495,35 @@ fn zookeeper_servers(text: &str) -> Result<ZookeeperServers, String> {
     };
     let servers: Vec<String> = hosts.split(',').map(|s| s.trim().to_owned()).collect();
     for server in &servers {
-        let port = server.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+        let port = server
+            .rsplit_once(':')
+            .filter(|(host, _)| !host.is_empty())
+            .map(|(_, port)| port.parse::<u16>());
         if !matches!(port, Some(Ok(1..))) {
-            return Err(format!("{server:?} is not HOST:PORT (expected HOST:PORT[,HOST:PORT…][/chroot])"));
+            return Err(format!(
+                "{server:?} is not HOST:PORT (expected HOST:PORT[,HOST:PORT…][/chroot])"
+            ));
         }
     }
-    Ok(ZookeeperServers { servers, chroot: chroot.to_owned() })
+    Ok(ZookeeperServers {
+        servers,
+        chroot: chroot.to_owned(),
+    })
 }
 
 fn etcd_urls(text: &str) -> Result<Vec<String>, String> {
-    let urls: Vec<String> = text.split(',').map(|s| s.trim().trim_end_matches('/').to_owned()).collect();
+    let urls: Vec<String> = text
+        .split(',')
+        .map(|s| s.trim().trim_end_matches('/').to_owned())
+        .collect();
     for url in &urls {
-        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-        let port = rest.and_then(|r| r.rsplit_once(':')).filter(|(h, _)| !h.is_empty()).map(|(_, p)| p.parse::<u16>());
+        let rest = url
+            .strip_prefix("http://")
+            .or_else(|| url.strip_prefix("https://"));
+        let port = rest
+            .and_then(|r| r.rsplit_once(':'))
+            .filter(|(h, _)| !h.is_empty())
+            .map(|(_, p)| p.parse::<u16>());
         if !matches!(port, Some(Ok(1..))) {
             return Err(format!("{url:?} is not a URL such as http://10.0.0.1:2379"));
         }
@@ -408,7 +538,10 @@ mod tests {
     fn load(toml: &str, change: impl FnOnce(&mut Flags)) -> Result<Config, ConfigErrors> {
         let mut flags = Flags::default();
         change(&mut flags);
-        Config::check(&flags, toml::from_str(toml).expect("the test's own TOML parses"))
+        Config::check(
+            &flags,
+            toml::from_str(toml).expect("the test's own TOML parses"),
+        )
     }
 
     #[test]
@@ -417,7 +550,14 @@ mod tests {
         assert_eq!(config.zookeeper_listen.to_string(), "127.0.0.1:2181");
         assert_eq!(config.etcd_listen.to_string(), "127.0.0.1:2379");
         assert_eq!(config.admin_listen.to_string(), "127.0.0.1:8500");
-        assert_eq!((config.phase, config.protection.rule.threshold_percent, config.tick_ms), (Phase::Proxy, 40, 2000));
+        assert_eq!(
+            (
+                config.phase,
+                config.protection.rule.threshold_percent,
+                config.tick_ms
+            ),
+            (Phase::Proxy, 40, 2000)
+        );
     }
 
     #[test]
@@ -426,21 +566,41 @@ mod tests {
             f.etcd_listen = Some("127.0.0.1:2".into());
         })
         .expect("valid");
-        assert_eq!((config.etcd_listen.port(), config.protection.rule.threshold_percent), (2, 50));
+        assert_eq!(
+            (
+                config.etcd_listen.port(),
+                config.protection.rule.threshold_percent
+            ),
+            (2, 50)
+        );
     }
 
     #[test]
     fn every_error_is_named_at_once() {
-        let errors = load("protect_threshold = 0\nphase = 'prxy'\nlegacy_etcd = 'localhost'\n", |f| {
-            f.zookeeper_listen = Some("nonsense".into());
-            f.etcd_listen = Some("127.0.0.1:8500".into());
-            f.legacy_zookeeper = Some("a:1,b".into());
-            f.log_format = Some("xml".into());
-            f.admin_token = None;
-        })
+        let errors = load(
+            "protect_threshold = 0\nphase = 'prxy'\nlegacy_etcd = 'localhost'\n",
+            |f| {
+                f.zookeeper_listen = Some("nonsense".into());
+                f.etcd_listen = Some("127.0.0.1:8500".into());
+                f.legacy_zookeeper = Some("a:1,b".into());
+                f.log_format = Some("xml".into());
+                f.admin_token = None;
+            },
+        )
         .expect_err("bad");
-        for needle in ["protect-threshold", "prxy", "localhost", "nonsense", "\"b\"", "xml", "both 127.0.0.1:8500"] {
-            assert!(errors.to_string().contains(needle), "{needle} is missing from: {errors}");
+        for needle in [
+            "protect-threshold",
+            "prxy",
+            "localhost",
+            "nonsense",
+            "\"b\"",
+            "xml",
+            "both 127.0.0.1:8500",
+        ] {
+            assert!(
+                errors.to_string().contains(needle),
+                "{needle} is missing from: {errors}"
+            );
         }
     }
 
@@ -449,17 +609,26 @@ mod tests {
         let errors = load("", |f| f.legacy_etcd = Some("http://h:2379".into())).expect_err("bad");
         assert!(errors.to_string().contains("data-dir"), "{errors}");
         let errors = load("", |f| f.phase = Some("merge-new".into())).expect_err("bad");
-        assert!(errors.to_string().contains("needs a legacy store"), "{errors}");
+        assert!(
+            errors.to_string().contains("needs a legacy store"),
+            "{errors}"
+        );
     }
 
     #[test]
     fn legacy_addresses() {
         let ok = zookeeper_servers("a:1, b:2/app/x/").expect("valid");
-        assert_eq!((ok.servers, ok.chroot.as_str()), (vec!["a:1".to_owned(), "b:2".into()], "/app/x"));
+        assert_eq!(
+            (ok.servers, ok.chroot.as_str()),
+            (vec!["a:1".to_owned(), "b:2".into()], "/app/x")
+        );
         for bad in ["", "a", "a:0", ":1", "a:b", "a:1,"] {
             assert!(zookeeper_servers(bad).is_err(), "{bad}");
         }
-        assert_eq!(etcd_urls("http://a:1/,https://b:2").expect("valid"), ["http://a:1", "https://b:2"]);
+        assert_eq!(
+            etcd_urls("http://a:1/,https://b:2").expect("valid"),
+            ["http://a:1", "https://b:2"]
+        );
         for bad in ["", "a:1", "ftp://a:1", "http://a", "http://:1"] {
             assert!(etcd_urls(bad).is_err(), "{bad}");
         }
@@ -468,7 +637,12 @@ mod tests {
     #[test]
     fn an_open_admin_port_asks_for_a_token() {
         let open = |f: &mut Flags| f.admin_listen = Some("0.0.0.0:8500".into());
-        assert!(load("", open).expect_err("bad").to_string().contains("admin-token"));
+        assert!(
+            load("", open)
+                .expect_err("bad")
+                .to_string()
+                .contains("admin-token")
+        );
         assert!(load("admin_token = 'secret'", open).is_ok());
     }
 }

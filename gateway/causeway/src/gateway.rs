@@ -40,8 +40,13 @@ impl Clock {
     /// A clock that begins now.
     #[allow(clippy::disallowed_methods)] // The process's one clock.
     pub fn start() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { started: Instant::now(), wall_ms: i64::try_from(wall.as_millis()).unwrap_or(0) }
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Clock {
+            started: Instant::now(),
+            wall_ms: i64::try_from(wall.as_millis()).unwrap_or(0),
+        }
     }
 
     /// Milliseconds since the Unix epoch.
@@ -151,7 +156,13 @@ impl std::fmt::Debug for Gateway {
 
 impl Gateway {
     /// Puts the parts together.
-    pub fn new(config: Config, core: Core, clock: Clock, journal: Journal, session_key: [u8; 32]) -> Arc<Self> {
+    pub fn new(
+        config: Config,
+        core: Core,
+        clock: Clock,
+        journal: Journal,
+        session_key: [u8; 32],
+    ) -> Arc<Self> {
         let epoch = core.phase().epoch();
         let now = clock.now_ms();
         Arc::new(Gateway {
@@ -207,7 +218,11 @@ impl Gateway {
         } else {
             0
         };
-        let done = Done { reply: fx.reply.take().unwrap_or(Reply::None), number: fx.number, after };
+        let done = Done {
+            reply: fx.reply.take().unwrap_or(Reply::None),
+            number: fx.number,
+            after,
+        };
         self.deliver(fx, after);
         if matches!(command, Command::Step(_)) {
             self.stepped.send_replace(core.phase().epoch());
@@ -219,7 +234,10 @@ impl Gateway {
     }
 
     /// Judges a phase step and takes it in the same moment, so that no other step comes between.
-    pub fn step<E>(&self, judge: impl FnOnce(&Core, i64) -> Result<Step, E>) -> Result<(Step, Done), E> {
+    pub fn step<E>(
+        &self,
+        judge: impl FnOnce(&Core, i64) -> Result<Step, E>,
+    ) -> Result<(Step, Done), E> {
         let mut core = self.core.lock();
         let now_ms = self.clock.now_ms();
         let step = judge(&core, now_ms)?;
@@ -271,7 +289,10 @@ impl Gateway {
         };
         for (sessions, closed) in [(fx.over, false), (fx.closed, true)] {
             for session in sessions {
-                tell(Over::Session { session: Box::new(session), closed });
+                tell(Over::Session {
+                    session: Box::new(session),
+                    closed,
+                });
             }
         }
         for (leases, revoked) in [(fx.leases_over, false), (fx.revoked, true)] {
@@ -385,7 +406,9 @@ impl Gateway {
         let fresh = session::session_id(self.clock.now_ms(), 0);
         let id = self
             .last_session
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(fresh.max(last + 1)))
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
+                Some(fresh.max(last + 1))
+            })
             .map_or(fresh, |last| fresh.max(last + 1));
         (id, self.password(id))
     }

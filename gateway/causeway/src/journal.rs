@@ -11,7 +11,8 @@ use redb::{Database, ReadableDatabase, TableDefinition};
 use tokio::sync::watch;
 
 const LOG: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("log");
-const SNAPSHOT: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("snapshot");
+const SNAPSHOT: TableDefinition<'static, &'static str, &'static [u8]> =
+    TableDefinition::new("snapshot");
 const STATE: &str = "state";
 const COVERS: &str = "covers";
 const FILE: &str = "causeway.redb";
@@ -34,7 +35,9 @@ pub enum JournalError {
         cause: String,
     },
     /// A write failed; the gateway stops acknowledging.
-    #[error("cannot write the log in --data-dir: {0} (free space or repair the disk, then restart)")]
+    #[error(
+        "cannot write the log in --data-dir: {0} (free space or repair the disk, then restart)"
+    )]
     Write(String),
 }
 
@@ -72,13 +75,21 @@ impl Journal {
     /// A log that keeps nothing: a lone member without a data folder.
     pub fn in_memory() -> Self {
         let (_, durable) = watch::channel(Durable::UpTo(Position::MAX));
-        Journal { writer: None, last: AtomicU64::new(0), since_snapshot: AtomicU64::new(0), durable }
+        Journal {
+            writer: None,
+            last: AtomicU64::new(0),
+            since_snapshot: AtomicU64::new(0),
+            durable,
+        }
     }
 
     /// Opens (or begins) the log in a folder and gives back what it held.
     pub fn open(dir: &Path) -> Result<(Self, Recovered), JournalError> {
         let path = dir.join(FILE);
-        let failed = |cause: String| JournalError::Open { path: path.clone(), cause };
+        let failed = |cause: String| JournalError::Open {
+            path: path.clone(),
+            cause,
+        };
         std::fs::create_dir_all(dir).map_err(|e| failed(e.to_string()))?;
         let db = Database::create(&path).map_err(|e| failed(e.to_string()))?;
         let (recovered, last) = recover(&db).map_err(|e| failed(e.to_string()))?;
@@ -116,19 +127,30 @@ impl Journal {
 
     /// The last position given out: what a read that saw the present depends on.
     pub fn last(&self) -> Position {
-        if self.writer.is_some() { self.last.load(Ordering::Acquire) } else { 0 }
+        if self.writer.is_some() {
+            self.last.load(Ordering::Acquire)
+        } else {
+            0
+        }
     }
 
     /// Entries since the last snapshot.
     pub fn since_snapshot(&self) -> u64 {
-        if self.writer.is_some() { self.since_snapshot.load(Ordering::Relaxed) } else { 0 }
+        if self.writer.is_some() {
+            self.since_snapshot.load(Ordering::Relaxed)
+        } else {
+            0
+        }
     }
 
     /// Replaces everything up to the last position by a snapshot of the state there.
     pub fn snapshot(&self, state: Vec<u8>) {
         if let Some(writer) = &self.writer {
             self.since_snapshot.store(0, Ordering::Relaxed);
-            let _ = writer.send(Work::Snapshot { covers: self.last(), state });
+            let _ = writer.send(Work::Snapshot {
+                covers: self.last(),
+                state,
+            });
         }
     }
 

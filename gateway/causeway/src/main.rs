@@ -63,7 +63,9 @@ fn check(flags: &config::Flags) -> anyhow::Result<ExitCode> {
 fn serve(flags: &config::Flags) -> anyhow::Result<ExitCode> {
     let config = config::Config::load(flags)?;
     init_logs(config.log_json);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(app::serve(config))?;
     // Blocking readers of a dead store must not keep the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));

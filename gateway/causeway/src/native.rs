@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use causeway_engine::core::{Command, Reply};
 use causeway_registry::{
-    CatchUp, Delta, LeaseId, LeaseInfo, LeaseState, Record, RecordBody, RecordKey, Renewed, Revision, ServiceInfo,
-    Stamp, Summary,
+    CatchUp, Delta, LeaseId, LeaseInfo, LeaseState, Record, RecordBody, RecordKey, Renewed,
+    Revision, ServiceInfo, Stamp, Summary,
 };
 use causeway_registry_node::{AccessError, RegistryAccess};
 use tokio::sync::broadcast;
@@ -26,7 +26,10 @@ impl Native {
 
     fn durable(&self) -> Result<(), AccessError> {
         // The native API acknowledges from memory; a log that has failed is told before anything is taken.
-        self.gateway.is_durable(0).map(drop).map_err(|e| AccessError::Unavailable(e.to_string()))
+        self.gateway
+            .is_durable(0)
+            .map(drop)
+            .map_err(|e| AccessError::Unavailable(e.to_string()))
     }
 }
 
@@ -39,14 +42,23 @@ impl RegistryAccess for Native {
 
     fn renew(&self, id: LeaseId) -> Renewed {
         match self.gateway.renew(id) {
-            Ok(()) => Renewed { known: true, was: LeaseState::Live },
-            Err(_) => Renewed { known: false, was: LeaseState::Over },
+            Ok(()) => Renewed {
+                known: true,
+                was: LeaseState::Live,
+            },
+            Err(_) => Renewed {
+                known: false,
+                was: LeaseState::Over,
+            },
         }
     }
 
     fn close_lease(&self, id: LeaseId) -> Result<Vec<Record>, AccessError> {
         self.durable()?;
-        let records = self.gateway.with(|core| core.node().by_lease(id).cloned().collect()).0;
+        let records = self
+            .gateway
+            .with(|core| core.node().by_lease(id).cloned().collect())
+            .0;
         self.gateway.apply(Command::CloseLease(id));
         Ok(records)
     }
@@ -60,9 +72,22 @@ impl RegistryAccess for Native {
         self.gateway.with(|core| core.ttl_left(id, now_ms)).0
     }
 
-    fn register(&self, key: RecordKey, body: RecordBody, lease: Option<LeaseId>) -> Result<Stamp, AccessError> {
+    fn register(
+        &self,
+        key: RecordKey,
+        body: RecordBody,
+        lease: Option<LeaseId>,
+    ) -> Result<Stamp, AccessError> {
         self.durable()?;
-        match self.gateway.apply(Command::Register { key, body: Box::new(body), lease }).reply {
+        match self
+            .gateway
+            .apply(Command::Register {
+                key,
+                body: Box::new(body),
+                lease,
+            })
+            .reply
+        {
             Reply::Registered(result) => result.map_err(AccessError::from),
             other => Err(AccessError::Refused(format!("unexpected answer {other:?}"))),
         }
@@ -72,9 +97,9 @@ impl RegistryAccess for Native {
         self.durable()?;
         let record = self.get(key);
         match self.gateway.apply(Command::Deregister(key.clone())).reply {
-            Reply::Refused { service } => {
-                Err(AccessError::Refused(format!("removals of {service} are held by protection")))
-            }
+            Reply::Refused { service } => Err(AccessError::Refused(format!(
+                "removals of {service} are held by protection"
+            ))),
             _ => Ok(record),
         }
     }
@@ -89,11 +114,25 @@ impl RegistryAccess for Native {
     }
 
     fn by_service(&self, namespace: &str, service: &str) -> Vec<Record> {
-        self.gateway.with(|core| core.node().by_service(namespace, service).cloned().collect()).0
+        self.gateway
+            .with(|core| {
+                core.node()
+                    .by_service(namespace, service)
+                    .cloned()
+                    .collect()
+            })
+            .0
     }
 
     fn companions(&self, namespace: &str, service: &str) -> Vec<Record> {
-        self.gateway.with(|core| core.node().companions(namespace, service).cloned().collect()).0
+        self.gateway
+            .with(|core| {
+                core.node()
+                    .companions(namespace, service)
+                    .cloned()
+                    .collect()
+            })
+            .0
     }
 
     fn services(&self) -> Vec<ServiceInfo> {
@@ -101,11 +140,20 @@ impl RegistryAccess for Native {
     }
 
     fn catch_up(&self, namespace: &str, service: &str, since: Option<Revision>) -> CatchUp {
-        self.gateway.with(|core| core.node().catch_up(namespace, service, since)).0
+        self.gateway
+            .with(|core| core.node().catch_up(namespace, service, since))
+            .0
     }
 
     fn snapshot(&self) -> (Revision, Vec<Record>) {
-        self.gateway.with(|core| (core.node().revision(), core.node().records().cloned().collect())).0
+        self.gateway
+            .with(|core| {
+                (
+                    core.node().revision(),
+                    core.node().records().cloned().collect(),
+                )
+            })
+            .0
     }
 
     fn summary(&self) -> Summary {

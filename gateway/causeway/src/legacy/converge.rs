@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use causeway_backend::{Backend, BackendError, Certainty, ErrorKind, Expect, Lease, LeaseId, Owner, Registration, Revision};
+use causeway_backend::{
+    Backend, BackendError, Certainty, ErrorKind, Expect, Lease, LeaseId, Owner, Registration,
+    Revision,
+};
 use causeway_backend_zookeeper::upstream::{Handshake, Pings, Upstream, UpstreamOptions};
 use causeway_engine::converge::{Action, LegacyOwner};
 use causeway_engine::core::{Command, LegacyEvent, LegacyMeta, Wanted, WantedOwner};
@@ -43,7 +46,9 @@ pub async fn run(gateway: Arc<Gateway>, legacy: Arc<Legacy>, store: StoreKind) {
     let own = OwnLeases::default();
     let mut last: Option<RecordKey> = None;
     loop {
-        let keys = gateway.with(|core| core.dirty(store, last.as_ref(), ROUND)).0;
+        let keys = gateway
+            .with(|core| core.dirty(store, last.as_ref(), ROUND))
+            .0;
         last = keys.last().cloned();
         let results: Vec<bool> = futures::stream::iter(keys)
             .map(|key| attempt(&gateway, &legacy, &own, key))
@@ -82,8 +87,14 @@ async fn attempt(gateway: &Arc<Gateway>, legacy: &Legacy, own: &OwnLeases, key: 
     for _ in 0..6 {
         let owner = gateway.with(|core| core.wanted_owner(&key)).0;
         let state = match owner {
-            WantedOwner::Session(id) => legacy.sessions.as_ref().map_or(LegacyOwner::Unknown, |s| s.state(gateway, id)),
-            WantedOwner::Lease(id) => legacy.leases.as_ref().map_or(LegacyOwner::Unknown, |l| l.state(id)),
+            WantedOwner::Session(id) => legacy
+                .sessions
+                .as_ref()
+                .map_or(LegacyOwner::Unknown, |s| s.state(gateway, id)),
+            WantedOwner::Lease(id) => legacy
+                .leases
+                .as_ref()
+                .map_or(LegacyOwner::Unknown, |l| l.state(id)),
             WantedOwner::Gateway => own.state(key.store),
             WantedOwner::Nobody => LegacyOwner::Alive,
         };
@@ -100,7 +111,8 @@ async fn attempt(gateway: &Arc<Gateway>, legacy: &Legacy, own: &OwnLeases, key: 
             Ok(Progress::Later) => return false,
             Err(error) => {
                 tracing::debug!(key = %causeway_engine::layout::redact(&key.key), %error, "the legacy store does not follow yet");
-                if error.certainty() != Certainty::NotApplied || error.kind() == ErrorKind::Conflict {
+                if error.certainty() != Certainty::NotApplied || error.kind() == ErrorKind::Conflict
+                {
                     let _ = look(gateway, legacy, &key).await;
                 }
                 return false;
@@ -143,7 +155,9 @@ async fn step(
                 Ok(Progress::Again)
             }
             WantedOwner::Lease(id) => {
-                let Some(leases) = &legacy.leases else { return Ok(Progress::Later) };
+                let Some(leases) = &legacy.leases else {
+                    return Ok(Progress::Later);
+                };
                 let state = match wanted.action {
                     Action::AskLegacy => leases.ask(gateway, id).await?,
                     _ => LegacyOwner::Gone,
@@ -160,9 +174,13 @@ async fn step(
             }
             WantedOwner::Nobody => Ok(Progress::Later),
         },
-        Action::CreateIfAbsent | Action::WriteIfUnchanged => write(gateway, legacy, own, wanted).await,
+        Action::CreateIfAbsent | Action::WriteIfUnchanged => {
+            write(gateway, legacy, own, wanted).await
+        }
         Action::DeleteIfUnchanged => {
-            let Some(backend) = legacy.backend(store) else { return Ok(Progress::Later) };
+            let Some(backend) = legacy.backend(store) else {
+                return Ok(Progress::Later);
+            };
             let expect = match &wanted.seen {
                 Some(entry) if entry.mark > 0 => {
                     Expect::Revision(Revision::from_i64(backend.name().clone(), entry.mark))
@@ -170,8 +188,14 @@ async fn step(
                 _ => Expect::Any,
             };
             let removed = backend.deregister(&wanted.key.key, expect).await?;
-            let mark = removed.and_then(|r| r.as_i64()).or(wanted.seen.as_ref().map(|s| s.mark)).unwrap_or(0);
-            let event = LegacyEvent::Delete { key: wanted.key.key.clone(), mark };
+            let mark = removed
+                .and_then(|r| r.as_i64())
+                .or(wanted.seen.as_ref().map(|s| s.mark))
+                .unwrap_or(0);
+            let event = LegacyEvent::Delete {
+                key: wanted.key.key.clone(),
+                mark,
+            };
             gateway.apply(Command::Legacy { store, event });
             Ok(Progress::Settled)
         }
@@ -186,7 +210,9 @@ async fn write(
     wanted: &Wanted,
 ) -> Result<Progress, BackendError> {
     let store = wanted.key.store;
-    let Some(backend) = legacy.backend(store) else { return Ok(Progress::Later) };
+    let Some(backend) = legacy.backend(store) else {
+        return Ok(Progress::Later);
+    };
     if let (StoreKind::Zookeeper, WantedOwner::Session(id)) = (store, wanted.owner) {
         return write_znode(gateway, legacy, wanted, id).await;
     }
@@ -199,8 +225,12 @@ async fn write(
         None => Expect::Absent,
         Some(entry) => Expect::Revision(Revision::from_i64(backend.name().clone(), entry.mark)),
     };
-    let registration =
-        Registration { key: wanted.key.key.clone(), value: wanted.value.clone().unwrap_or_default(), owner, expect };
+    let registration = Registration {
+        key: wanted.key.key.clone(),
+        value: wanted.value.clone().unwrap_or_default(),
+        owner,
+        expect,
+    };
     backend.register(registration).await?;
     look(gateway, legacy, &wanted.key).await?;
     Ok(Progress::Settled)
@@ -219,7 +249,14 @@ async fn write_znode(
     let upstream = sessions.attach(gateway, session).await?;
     let chroot = sessions.servers().chroot();
     let path = format!("{chroot}{}", String::from_utf8_lossy(&wanted.key.key));
-    let current = gateway.with(|core| core.sessions().get(session).and_then(|s| s.legacy.as_ref()).map(|l| l.id)).0;
+    let current = gateway
+        .with(|core| {
+            core.sessions()
+                .get(session)
+                .and_then(|s| s.legacy.as_ref())
+                .map(|l| l.id)
+        })
+        .0;
     let version = wanted.seen.as_ref().map(|entry| match &entry.meta {
         LegacyMeta::Znode { stat, .. } => stat.version,
         LegacyMeta::Pair { .. } => -1,
@@ -234,10 +271,19 @@ async fn write_znode(
         })
         .collect();
     let acl = if acl.is_empty() { open_acl() } else { acl };
-    let create = CreateRequest { path: path.clone(), data: wanted.value.clone(), acl, flags: 1 };
+    let create = CreateRequest {
+        path: path.clone(),
+        data: wanted.value.clone(),
+        acl,
+        flags: 1,
+    };
     let answer = match (&wanted.seen, version) {
         (Some(entry), Some(version)) if Some(entry.owner) == current => {
-            let set = SetDataRequest { path: path.clone(), data: wanted.value.clone(), version };
+            let set = SetDataRequest {
+                path: path.clone(),
+                data: wanted.value.clone(),
+                version,
+            };
             upstream.submit_record(OpCode::SetData, &set).await?
         }
         (Some(_), version) => {
@@ -262,14 +308,22 @@ async fn write_znode(
     match answer.header.err {
         0 => Ok(Progress::Settled),
         code => {
-            tracing::debug!(path, code, "the legacy ensemble refused a registration; looked again");
+            tracing::debug!(
+                path,
+                code,
+                "the legacy ensemble refused a registration; looked again"
+            );
             Ok(Progress::Later)
         }
     }
 }
 
 fn open_acl() -> Vec<Acl> {
-    vec![Acl { perms: 31, scheme: "world".into(), id: "anyone".into() }]
+    vec![Acl {
+        perms: 31,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }]
 }
 
 /// Fillers created and deleted in one request.
@@ -283,17 +337,42 @@ pub async fn raise_counters(gateway: &Gateway, sessions: &Upstreams) -> Result<(
     if directories.is_empty() {
         return Ok(());
     }
-    let request = ConnectRequest { timeout_ms: 10_000, password: Some(Bytes::from_static(&[0; 16])), ..ConnectRequest::default() };
+    let request = ConnectRequest {
+        timeout_ms: 10_000,
+        password: Some(Bytes::from_static(&[0; 16])),
+        ..ConnectRequest::default()
+    };
     let options = UpstreamOptions::default();
-    let handshake = Upstream::connect(sessions.servers(), &request, &options, Pings::Automatic).await?;
-    let Handshake::Established { connection: (upstream, _notifications), .. } = handshake else {
-        return Err(BackendError::not_applied(ErrorKind::Unavailable, "the legacy ensemble refused a new session"));
+    let handshake =
+        Upstream::connect(sessions.servers(), &request, &options, Pings::Automatic).await?;
+    let Handshake::Established {
+        connection: (upstream, _notifications),
+        ..
+    } = handshake
+    else {
+        return Err(BackendError::not_applied(
+            ErrorKind::Unavailable,
+            "the legacy ensemble refused a new session",
+        ));
     };
     let chroot = sessions.servers().chroot();
     for (directory, creations) in directories {
         let path = format!("{chroot}{directory}");
-        let exists = upstream.submit_record(OpCode::Exists, &ReadRequest { path: path.clone(), watch: false }).await?;
-        let Some(stat) = Stat::decode(exists.body).ok().filter(|_| exists.header.err == 0) else { continue };
+        let exists = upstream
+            .submit_record(
+                OpCode::Exists,
+                &ReadRequest {
+                    path: path.clone(),
+                    watch: false,
+                },
+            )
+            .await?;
+        let Some(stat) = Stat::decode(exists.body)
+            .ok()
+            .filter(|_| exists.header.err == 0)
+        else {
+            continue;
+        };
         // ZooKeeper: DataNode.copyStat shows 2 * creations - children.
         let there = i64::from(stat.cversion).wrapping_add(i64::from(stat.num_children)) / 2;
         let mut missing = usize::try_from(i64::from(creations) - there).unwrap_or(0);
@@ -301,11 +380,21 @@ pub async fn raise_counters(gateway: &Gateway, sessions: &Upstreams) -> Result<(
             let now = missing.min(FILLERS);
             let filler = || {
                 let path = format!("{path}/causeway-filler");
-                let create = CreateRequest { path: path.clone(), data: None, acl: open_acl(), flags: 0 };
-                [MultiOp::Create(create), MultiOp::Delete(DeleteRequest { path, version: -1 })]
+                let create = CreateRequest {
+                    path: path.clone(),
+                    data: None,
+                    acl: open_acl(),
+                    flags: 0,
+                };
+                [
+                    MultiOp::Create(create),
+                    MultiOp::Delete(DeleteRequest { path, version: -1 }),
+                ]
             };
             let ops = std::iter::repeat_with(filler).take(now).flatten().collect();
-            upstream.submit_record(OpCode::Multi, &MultiRequest { ops }).await?;
+            upstream
+                .submit_record(OpCode::Multi, &MultiRequest { ops })
+                .await?;
             missing -= now;
         }
     }
@@ -313,15 +402,17 @@ pub async fn raise_counters(gateway: &Gateway, sessions: &Upstreams) -> Result<(
 }
 
 /// Makes the parents of a path, as the layout's own clients would.
-async fn parents(
-    upstream: &Upstream,
-    path: &str,
-    chroot: &str,
-) -> Result<(), BackendError> {
-    let mut ends: Vec<usize> = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > chroot.len()).collect();
+async fn parents(upstream: &Upstream, path: &str, chroot: &str) -> Result<(), BackendError> {
+    let mut ends: Vec<usize> = path
+        .match_indices('/')
+        .map(|(at, _)| at)
+        .filter(|at| *at > chroot.len())
+        .collect();
     ends.sort_unstable();
     for end in ends {
-        let Some(parent) = path.get(..end).filter(|p| !p.is_empty()) else { continue };
+        let Some(parent) = path.get(..end).filter(|p| !p.is_empty()) else {
+            continue;
+        };
         let create = CreateRequest {
             path: parent.to_owned(),
             data: Some(Bytes::new()),
@@ -336,7 +427,9 @@ async fn parents(
 
 /// Looks at one key in L and tells the machine.
 pub async fn look(gateway: &Gateway, legacy: &Legacy, key: &RecordKey) -> Result<(), BackendError> {
-    let Some(backend) = legacy.backend(key.store) else { return Ok(()) };
+    let Some(backend) = legacy.backend(key.store) else {
+        return Ok(());
+    };
     let event = match backend.lookup(&key.key).await? {
         Some(entry) => match super::feed::entry_of(entry) {
             Some(entry) => LegacyEvent::Put(entry),
@@ -344,7 +437,10 @@ pub async fn look(gateway: &Gateway, legacy: &Legacy, key: &RecordKey) -> Result
         },
         None => return Ok(()),
     };
-    gateway.apply(Command::Legacy { store: key.store, event });
+    gateway.apply(Command::Legacy {
+        store: key.store,
+        event,
+    });
     Ok(())
 }
 
@@ -357,16 +453,28 @@ struct OwnLeases {
 
 impl OwnLeases {
     fn state(&self, store: StoreKind) -> LegacyOwner {
-        if self.open.lock().contains_key(&store) { LegacyOwner::Alive } else { LegacyOwner::Gone }
+        if self.open.lock().contains_key(&store) {
+            LegacyOwner::Alive
+        } else {
+            LegacyOwner::Gone
+        }
     }
 
-    async fn open(&self, gateway: &Arc<Gateway>, legacy: &Legacy, store: StoreKind) -> Result<LeaseId, BackendError> {
+    async fn open(
+        &self,
+        gateway: &Arc<Gateway>,
+        legacy: &Legacy,
+        store: StoreKind,
+    ) -> Result<LeaseId, BackendError> {
         let _one = self.opening.lock().await;
         if let Some(id) = self.open.lock().get(&store).copied() {
             return Ok(id);
         }
         let Some(backend) = legacy.backend(store).cloned() else {
-            return Err(BackendError::not_applied(ErrorKind::Unavailable, "no such legacy store"));
+            return Err(BackendError::not_applied(
+                ErrorKind::Unavailable,
+                "no such legacy store",
+            ));
         };
         let lease: Lease = backend.open_lease(None, OWN_TTL).await?;
         let id = lease.id;
@@ -376,7 +484,13 @@ impl OwnLeases {
         Ok(id)
     }
 
-    fn keep(&self, gateway: Arc<Gateway>, backend: Arc<dyn Backend>, lease: Lease, store: StoreKind) {
+    fn keep(
+        &self,
+        gateway: Arc<Gateway>,
+        backend: Arc<dyn Backend>,
+        lease: Lease,
+        store: StoreKind,
+    ) {
         let mut alive = causeway_backend::keep_alive(backend, lease);
         let open = self.open.clone();
         tokio::spawn(async move {
@@ -400,7 +514,8 @@ pub async fn follow_over(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
         match next {
             Ok(Over::Session { session, closed }) => {
                 let taken_over = gateway.with(|core| core.phase().taken_over()).0;
-                if let (Some(sessions), true, true) = (legacy.sessions.clone(), closed, taken_over) {
+                if let (Some(sessions), true, true) = (legacy.sessions.clone(), closed, taken_over)
+                {
                     tokio::spawn(async move { sessions.close(&session).await });
                 }
             }
@@ -410,7 +525,10 @@ pub async fn follow_over(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
                 }
             }
             Err(tokio::sync::broadcast::error::RecvError::Lagged(missed)) => {
-                tracing::warn!(missed, "ended sessions were not passed on to the legacy store; they expire there by themselves");
+                tracing::warn!(
+                    missed,
+                    "ended sessions were not passed on to the legacy store; they expire there by themselves"
+                );
             }
             Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
         }

@@ -19,7 +19,10 @@ pub async fn run(gateway: Arc<Gateway>, store: StoreKind, backend: Arc<dyn Backe
     let scope = super::scope(&gateway, store);
     if scope.subtrees().is_empty() {
         // No layout of this protocol owns anything: the store is whole, with nothing to show.
-        for event in [LegacyEvent::SnapshotStart, LegacyEvent::SnapshotDone { mark: 0 }] {
+        for event in [
+            LegacyEvent::SnapshotStart,
+            LegacyEvent::SnapshotDone { mark: 0 },
+        ] {
             gateway.apply(Command::Legacy { store, event });
         }
         return;
@@ -55,8 +58,13 @@ fn translate(event: Event) -> Option<LegacyEvent> {
     Some(match event {
         Event::SnapshotStart => LegacyEvent::SnapshotStart,
         Event::Put(entry) => LegacyEvent::Put(entry_of(entry)?),
-        Event::Delete { key, revision } => LegacyEvent::Delete { key, mark: mark(&revision) },
-        Event::SnapshotDone { revision } => LegacyEvent::SnapshotDone { mark: mark(&revision) },
+        Event::Delete { key, revision } => LegacyEvent::Delete {
+            key,
+            mark: mark(&revision),
+        },
+        Event::SnapshotDone { revision } => LegacyEvent::SnapshotDone {
+            mark: mark(&revision),
+        },
         Event::Lost { reason } => LegacyEvent::Lost { reason },
     })
 }
@@ -90,11 +98,24 @@ pub fn entry_of(entry: Entry) -> Option<LegacyEntry> {
                 .acl
                 .unwrap_or_default()
                 .into_iter()
-                .map(|a| Acl { perms: a.permissions, scheme: a.scheme, id: a.id })
+                .map(|a| Acl {
+                    perms: a.permissions,
+                    scheme: a.scheme,
+                    id: a.id,
+                })
                 .collect(),
         },
-        Meta::Etcd(m) => LegacyMeta::Pair { create_revision: m.create_revision, version: m.version },
+        Meta::Etcd(m) => LegacyMeta::Pair {
+            create_revision: m.create_revision,
+            version: m.version,
+        },
         _ => return None,
     };
-    Some(LegacyEntry { key: entry.key, value: Some(entry.value), owner, mark: mark(&entry.revision), meta })
+    Some(LegacyEntry {
+        key: entry.key,
+        value: Some(entry.value),
+        owner,
+        mark: mark(&entry.revision),
+        meta,
+    })
 }

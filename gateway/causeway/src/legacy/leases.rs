@@ -54,14 +54,19 @@ pub struct Leases {
 
 impl std::fmt::Debug for Leases {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Leases").field("known", &self.known.len()).finish_non_exhaustive()
+        f.debug_struct("Leases")
+            .field("known", &self.known.len())
+            .finish_non_exhaustive()
     }
 }
 
 impl Leases {
     /// For a cluster.
     pub fn new(upstream: EtcdUpstream) -> Self {
-        Leases { upstream, known: DashMap::new() }
+        Leases {
+            upstream,
+            known: DashMap::new(),
+        }
     }
 
     fn entry(&self, id: i64) -> Arc<Lease> {
@@ -88,11 +93,19 @@ impl Leases {
             return Ok(());
         }
         let (ttl_s, bound) = gateway
-            .with(|core| (core.keys().lease(id).map_or(10, |l| l.ttl_s), core.bound_leases().contains(&id)))
+            .with(|core| {
+                (
+                    core.keys().lease(id).map_or(10, |l| l.ttl_s),
+                    core.bound_leases().contains(&id),
+                )
+            })
             .0;
         // What it held there went with it: a fresh one would hide that from the client.
         if bound && self.ask(gateway, id).await? == LegacyOwner::Gone {
-            return Err(BackendError::not_applied(ErrorKind::LeaseGone, "the lease has ended in the legacy etcd"));
+            return Err(BackendError::not_applied(
+                ErrorKind::LeaseGone,
+                "the lease has ended in the legacy etcd",
+            ));
         }
         let ttl = Duration::from_secs(u64::try_from(ttl_s).unwrap_or(10));
         match self.upstream.grant(id, ttl).await {
@@ -134,7 +147,8 @@ impl Leases {
     pub fn renewed(self: &Arc<Self>, gateway: &Arc<Gateway>, id: i64) {
         let wanted = gateway.with(|core| {
             let copies = core.phase().phase().legacy_copy();
-            matches!(copies, LegacyCopy::BeforeReply | LegacyCopy::Converges) || core.bound_leases().contains(&id)
+            matches!(copies, LegacyCopy::BeforeReply | LegacyCopy::Converges)
+                || core.bound_leases().contains(&id)
         });
         if !wanted.0 {
             return;
@@ -145,7 +159,9 @@ impl Leases {
             return;
         }
         // While L hangs, a client's renewals must not pile up behind it.
-        let Some(telling) = Telling::begin(&lease) else { return };
+        let Some(telling) = Telling::begin(&lease) else {
+            return;
+        };
         let (this, gateway) = (self.clone(), gateway.clone());
         tokio::spawn(async move {
             let _ = tokio::time::timeout(TELLING, this.tell(&gateway, id, &telling.0)).await;
@@ -153,7 +169,9 @@ impl Leases {
     }
 
     async fn tell(&self, gateway: &Gateway, id: i64, lease: &Lease) {
-        if !lease.alive.load(Ordering::Acquire) && !matches!(self.ask(gateway, id).await, Ok(LegacyOwner::Alive)) {
+        if !lease.alive.load(Ordering::Acquire)
+            && !matches!(self.ask(gateway, id).await, Ok(LegacyOwner::Alive))
+        {
             gateway.converge.notify_one();
             return;
         }
@@ -167,7 +185,10 @@ impl Leases {
     /// The same, and L's answer counts: for bound leases. Gives the seconds that L gave.
     pub async fn renew_bound(&self, gateway: &Gateway, id: i64) -> Result<Duration, BackendError> {
         let renewed = self.upstream.keep_alive(id).await;
-        if renewed.as_ref().is_err_and(|error| error.kind() == ErrorKind::LeaseGone) {
+        if renewed
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::LeaseGone)
+        {
             self.gone(gateway, id);
             // The client is about to hear it; it holds nothing there any more.
             gateway.apply(Command::BoundLease { id, bound: false });

@@ -65,7 +65,10 @@ impl Legacy {
             let servers = Servers::parse(&format!("{}{}", legacy.servers.join(","), legacy.chroot))
                 .context("legacy-zookeeper")?;
             // A node's ACL is enforced from memory after the take-over, so it is read with the node.
-            let options = ZookeeperOptions { read_acls: true, ..ZookeeperOptions::new(servers.clone()) };
+            let options = ZookeeperOptions {
+                read_acls: true,
+                ..ZookeeperOptions::new(servers.clone())
+            };
             let backend = ZookeeperBackend::new(BackendName::new("zookeeper"), options);
             zookeeper = Some(Arc::new(backend) as Arc<dyn Backend>);
             sessions = Some(Arc::new(sessions::Upstreams::new(servers.clone())));
@@ -73,8 +76,11 @@ impl Legacy {
         }
         let (mut etcd, mut etcd_upstream, mut leases) = (None, None, None);
         if let Some(urls) = &config.legacy_etcd {
-            let backend = EtcdBackend::new(BackendName::new("etcd"), &EtcdOptions::new(urls.iter().cloned()))
-                .context("legacy-etcd")?;
+            let backend = EtcdBackend::new(
+                BackendName::new("etcd"),
+                &EtcdOptions::new(urls.iter().cloned()),
+            )
+            .context("legacy-etcd")?;
             let upstream = backend.upstream().clone();
             leases = Some(Arc::new(leases::Leases::new(upstream.clone())));
             etcd_upstream = Some(upstream);
@@ -93,7 +99,12 @@ impl Legacy {
             if let Some(backend) = legacy.backend(store) {
                 tokio::spawn(feed::run(gateway.clone(), store, backend.clone()));
                 tokio::spawn(converge::run(gateway.clone(), legacy.clone(), store));
-                tokio::spawn(watch_health(gateway.clone(), legacy.clone(), store, backend.clone()));
+                tokio::spawn(watch_health(
+                    gateway.clone(),
+                    legacy.clone(),
+                    store,
+                    backend.clone(),
+                ));
             }
         }
         if let Some(sessions) = &legacy.sessions {
@@ -120,7 +131,13 @@ impl Legacy {
             .into_iter()
             .filter_map(|store| {
                 let (whole, trouble) = gateway.with(|core| core.feed(store)).0?;
-                (!whole).then(|| format!("{}: {}", store.name(), trouble.unwrap_or_else(|| "no snapshot yet".into())))
+                (!whole).then(|| {
+                    format!(
+                        "{}: {}",
+                        store.name(),
+                        trouble.unwrap_or_else(|| "no snapshot yet".into())
+                    )
+                })
             })
             .collect()
     }
@@ -138,18 +155,33 @@ impl Legacy {
             let (state, detail) = match feed {
                 None => ("serving", String::new()),
                 Some((true, _)) => ("whole", self.health_of(store)),
-                Some((false, trouble)) => ("not whole", trouble.unwrap_or_else(|| "no snapshot yet".into())),
+                Some((false, trouble)) => (
+                    "not whole",
+                    trouble.unwrap_or_else(|| "no snapshot yet".into()),
+                ),
             };
-            rows.push(json!({"store": store.name(), "role": role, "state": state, "detail": detail}));
+            rows.push(
+                json!({"store": store.name(), "role": role, "state": state, "detail": detail}),
+            );
         }
-        let durable = gateway.config.data_dir.as_ref().map(|d| d.display().to_string());
+        let durable = gateway
+            .config
+            .data_dir
+            .as_ref()
+            .map(|d| d.display().to_string());
         let detail = durable.map_or_else(|| "in memory".to_owned(), |d| format!("log in {d}"));
-        rows.push(json!({"store": "registry", "role": "new", "state": "serving", "detail": detail}));
+        rows.push(
+            json!({"store": "registry", "role": "new", "state": "serving", "detail": detail}),
+        );
         rows
     }
 
     fn health_of(&self, store: StoreKind) -> String {
-        self.health.lock().get(store.name()).map(|(_, detail)| detail.clone()).unwrap_or_default()
+        self.health
+            .lock()
+            .get(store.name())
+            .map(|(_, detail)| detail.clone())
+            .unwrap_or_default()
     }
 
     /// Direct readers and writers of L, as far as they can be known. Readers of L cannot be seen from here:
@@ -175,13 +207,19 @@ impl Legacy {
         for store in [StoreKind::Zookeeper, StoreKind::Etcd] {
             out.extend(self.general_keys(gateway, store).await);
         }
-        let bound = gateway.with(|core| core.sessions().iter().filter(|s| s.bound).count()).0;
+        let bound = gateway
+            .with(|core| core.sessions().iter().filter(|s| s.bound).count())
+            .0;
         if bound > 0 {
-            out.push(format!("{bound} sessions hold general ephemerals in the legacy ensemble"));
+            out.push(format!(
+                "{bound} sessions hold general ephemerals in the legacy ensemble"
+            ));
         }
         let bound = gateway.with(|core| core.bound_leases().len()).0;
         if bound > 0 {
-            out.push(format!("{bound} leases hold general keys in the legacy etcd"));
+            out.push(format!(
+                "{bound} leases hold general keys in the legacy etcd"
+            ));
         }
         out
     }
@@ -189,11 +227,22 @@ impl Legacy {
     /// General keys that a store holds, counted, with examples.
     async fn general_keys(&self, gateway: &Gateway, store: StoreKind) -> Option<String> {
         let (backend, everything) = (self.backend(store)?, everything(store));
-        let listed = tokio::time::timeout(LISTING_WAIT, backend.snapshot(&Scope::from(everything))).await;
+        let listed =
+            tokio::time::timeout(LISTING_WAIT, backend.snapshot(&Scope::from(everything))).await;
         let entries = match listed {
             Ok(Ok(snapshot)) => snapshot.entries,
-            Ok(Err(error)) => return Some(format!("{}: its general keys cannot be listed: {error}", store.name())),
-            Err(_) => return Some(format!("{}: its general keys cannot be listed in time", store.name())),
+            Ok(Err(error)) => {
+                return Some(format!(
+                    "{}: its general keys cannot be listed: {error}",
+                    store.name()
+                ));
+            }
+            Err(_) => {
+                return Some(format!(
+                    "{}: its general keys cannot be listed in time",
+                    store.name()
+                ));
+            }
         };
         let general: Vec<String> = gateway
             .with(|core| {
@@ -201,22 +250,42 @@ impl Legacy {
                 entries
                     .iter()
                     // Parents of what layouts own go with it.
-                    .filter(|e| !core.owns(store, &e.key) && !layouts.owns_descendants_of(protocol(store), &e.key))
+                    .filter(|e| {
+                        !core.owns(store, &e.key)
+                            && !layouts.owns_descendants_of(protocol(store), &e.key)
+                    })
                     .map(|e| causeway_engine::layout::redact(&e.key))
                     .filter(|k| store != StoreKind::Zookeeper || !k.starts_with("/zookeeper"))
                     .collect()
             })
             .0;
-        let shown = general.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-        (!general.is_empty()).then(|| format!("{}: {} general keys, such as {shown}", store.name(), general.len()))
+        let shown = general
+            .iter()
+            .take(3)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
+        (!general.is_empty()).then(|| {
+            format!(
+                "{}: {} general keys, such as {shown}",
+                store.name(),
+                general.len()
+            )
+        })
     }
 
     /// Ephemerals and leased keys in L that no layout claims, with the layout that would fit.
     pub async fn unclaimed(&self, gateway: &Gateway, limit: usize) -> Vec<Value> {
         let mut out = Vec::new();
         for store in [StoreKind::Zookeeper, StoreKind::Etcd] {
-            let Some(backend) = self.backend(store) else { continue };
-            let listed = tokio::time::timeout(LISTING_WAIT, backend.snapshot(&Scope::from(everything(store)))).await;
+            let Some(backend) = self.backend(store) else {
+                continue;
+            };
+            let listed = tokio::time::timeout(
+                LISTING_WAIT,
+                backend.snapshot(&Scope::from(everything(store))),
+            )
+            .await;
             let snapshot = match listed {
                 Ok(Ok(snapshot)) => snapshot,
                 Ok(Err(error)) => {
@@ -226,12 +295,16 @@ impl Legacy {
                 Err(_) => continue,
             };
             for entry in snapshot.entries {
-                let Owner::Lease(lease) = entry.owner else { continue };
+                let Owner::Lease(lease) = entry.owner else {
+                    continue;
+                };
                 let node = match store {
                     StoreKind::Zookeeper => NodeKind::Ephemeral,
                     _ => NodeKind::Leased,
                 };
-                let found = gateway.with(|core| core.unclaimed_one(store, &entry.key, &entry.value, node, lease.0)).0;
+                let found = gateway
+                    .with(|core| core.unclaimed_one(store, &entry.key, &entry.value, node, lease.0))
+                    .0;
                 out.extend(found.map(|u| json!(u)));
                 if out.len() >= limit {
                     return out;
@@ -271,12 +344,20 @@ impl Legacy {
             }
         };
         let _ = tokio::time::timeout(ROLLBACK_WAIT, caught_up).await;
-        let names_again = gateway.with(|core| core.phase().phase() == Phase::MergeNew).0;
+        let names_again = gateway
+            .with(|core| core.phase().phase() == Phase::MergeNew)
+            .0;
         if let Some(sessions) = self.sessions.as_ref().filter(|_| names_again) {
-            match tokio::time::timeout(ROLLBACK_WAIT, converge::raise_counters(gateway, sessions)).await {
+            match tokio::time::timeout(ROLLBACK_WAIT, converge::raise_counters(gateway, sessions))
+                .await
+            {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "sequence counters of the legacy ensemble were not raised"),
-                Err(_) => tracing::warn!("sequence counters of the legacy ensemble were not raised in time"),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "sequence counters of the legacy ensemble were not raised")
+                }
+                Err(_) => tracing::warn!(
+                    "sequence counters of the legacy ensemble were not raised in time"
+                ),
             }
         }
     }
@@ -288,7 +369,12 @@ impl Legacy {
 }
 
 /// Keeps the health of a store known, and says when it changes.
-async fn watch_health(gateway: Arc<Gateway>, legacy: Arc<Legacy>, store: StoreKind, backend: Arc<dyn Backend>) {
+async fn watch_health(
+    gateway: Arc<Gateway>,
+    legacy: Arc<Legacy>,
+    store: StoreKind,
+    backend: Arc<dyn Backend>,
+) {
     let mut stopping = gateway.stopping();
     let mut was: Option<bool> = None;
     loop {
@@ -302,7 +388,10 @@ async fn watch_health(gateway: Arc<Gateway>, legacy: Arc<Legacy>, store: StoreKi
             }
             was = Some(usable);
         }
-        legacy.health.lock().insert(store.name(), (usable, health.detail));
+        legacy
+            .health
+            .lock()
+            .insert(store.name(), (usable, health.detail));
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(5)) => {}
             () = crate::gateway::stopped(&mut stopping) => return,
@@ -311,21 +400,37 @@ async fn watch_health(gateway: Arc<Gateway>, legacy: Arc<Legacy>, store: StoreKi
 }
 
 fn protocol(store: StoreKind) -> Protocol {
-    if store == StoreKind::Zookeeper { Protocol::Zookeeper } else { Protocol::Etcd }
+    if store == StoreKind::Zookeeper {
+        Protocol::Zookeeper
+    } else {
+        Protocol::Etcd
+    }
 }
 
 /// All keys of a store.
 fn everything(store: StoreKind) -> Subtree {
-    if store == StoreKind::Zookeeper { Subtree::root("/") } else { Subtree::prefix("") }
+    if store == StoreKind::Zookeeper {
+        Subtree::root("/")
+    } else {
+        Subtree::prefix("")
+    }
 }
 
 /// What the gateway lists and watches in a store.
 pub fn scope(gateway: &Gateway, store: StoreKind) -> Scope {
     let layouts = &gateway.config.layouts;
     match store {
-        StoreKind::Zookeeper => {
-            Scope::new(layouts.owned_roots(Protocol::Zookeeper).into_iter().map(Subtree::root))
-        }
-        _ => Scope::new(layouts.owned_roots(Protocol::Etcd).into_iter().map(Subtree::prefix)),
+        StoreKind::Zookeeper => Scope::new(
+            layouts
+                .owned_roots(Protocol::Zookeeper)
+                .into_iter()
+                .map(Subtree::root),
+        ),
+        _ => Scope::new(
+            layouts
+                .owned_roots(Protocol::Etcd)
+                .into_iter()
+                .map(Subtree::prefix),
+        ),
     }
 }

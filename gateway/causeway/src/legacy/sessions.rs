@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use causeway_backend::{BackendError, ErrorKind};
 use causeway_backend_zookeeper::Servers;
-use causeway_backend_zookeeper::upstream::{Handshake, Notification, Pings, Upstream, UpstreamOptions};
+use causeway_backend_zookeeper::upstream::{
+    Handshake, Notification, Pings, Upstream, UpstreamOptions,
+};
 use causeway_engine::converge::LegacyOwner;
 use causeway_engine::core::Command;
 use causeway_engine::phase::LegacyCopy;
@@ -36,14 +38,20 @@ pub struct Upstreams {
 
 impl std::fmt::Debug for Upstreams {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upstreams").field("clients", &self.clients.len()).finish_non_exhaustive()
+        f.debug_struct("Upstreams")
+            .field("clients", &self.clients.len())
+            .finish_non_exhaustive()
     }
 }
 
 impl Upstreams {
     /// For an ensemble.
     pub fn new(servers: Servers) -> Self {
-        Upstreams { servers, options: UpstreamOptions::default(), clients: DashMap::new() }
+        Upstreams {
+            servers,
+            options: UpstreamOptions::default(),
+            clients: DashMap::new(),
+        }
     }
 
     /// The ensemble's servers.
@@ -53,20 +61,30 @@ impl Upstreams {
 
     /// A connection speaks for a session from now on. Watches set upstream are reported to it.
     pub fn client(&self, session: i64, conn: ConnId, notifications: mpsc::Sender<Notification>) {
-        let client = Client { conn, notifications, upstream: Mutex::new(None) };
+        let client = Client {
+            conn,
+            notifications,
+            upstream: Mutex::new(None),
+        };
         self.clients.insert(session, Arc::new(client));
     }
 
     /// The connection ended: the upstream connection goes, the session in the ensemble stays.
     pub fn gone(&self, session: i64, conn: ConnId) {
-        self.clients.remove_if(&session, |_, client| client.conn == conn);
+        self.clients
+            .remove_if(&session, |_, client| client.conn == conn);
     }
 
     /// What is known of a client's session in the ensemble.
     pub fn state(&self, gateway: &Gateway, session: i64) -> LegacyOwner {
-        let known = gateway.with(|core| core.sessions().get(session).map(|s| s.legacy.is_some())).0;
+        let known = gateway
+            .with(|core| core.sessions().get(session).map(|s| s.legacy.is_some()))
+            .0;
         let attached = self.clients.get(&session).is_some_and(|client| {
-            let attached = client.upstream.try_lock().map(|u| u.as_ref().is_some_and(|u| u.lost_already().is_none()));
+            let attached = client
+                .upstream
+                .try_lock()
+                .map(|u| u.as_ref().is_some_and(|u| u.lost_already().is_none()));
             attached.unwrap_or(false)
         });
         match (attached, known) {
@@ -88,7 +106,10 @@ impl Upstreams {
             .clients
             .iter()
             .filter(|client| {
-                client.upstream.try_lock().is_ok_and(|u| u.as_ref().is_none_or(|u| u.lost_already().is_some()))
+                client
+                    .upstream
+                    .try_lock()
+                    .is_ok_and(|u| u.as_ref().is_none_or(|u| u.lost_already().is_some()))
             })
             .map(|client| *client.key())
             .collect();
@@ -98,7 +119,11 @@ impl Upstreams {
                     core.phase().phase().legacy_copy(),
                     LegacyCopy::BeforeReply | LegacyCopy::Converges
                 );
-                let stands = |id: &i64| core.sessions().get(*id).is_some_and(|s| s.legacy.is_some() && (copies || s.bound));
+                let stands = |id: &i64| {
+                    core.sessions()
+                        .get(*id)
+                        .is_some_and(|s| s.legacy.is_some() && (copies || s.bound))
+                };
                 ids.into_iter().filter(stands).collect::<Vec<i64>>()
             })
             .0;
@@ -113,11 +138,17 @@ impl Upstreams {
 
     /// The session's upstream connection: the one there is, or a new one, re-attached by id and password
     /// where the ensemble knows the session, opened where it does not.
-    pub async fn attach(&self, gateway: &Gateway, session: i64) -> Result<Arc<Upstream>, BackendError> {
+    pub async fn attach(
+        &self,
+        gateway: &Gateway,
+        session: i64,
+    ) -> Result<Arc<Upstream>, BackendError> {
         let Some(client) = self.clients.get(&session).map(|c| c.clone()) else {
             return Err(BackendError::not_applied(
                 ErrorKind::Unavailable,
-                format!("session {session:x} has no connection here, and only its client's may attach it"),
+                format!(
+                    "session {session:x} has no connection here, and only its client's may attach it"
+                ),
             ));
         };
         let mut slot = client.upstream.lock().await;
@@ -129,7 +160,11 @@ impl Upstreams {
             .with(|core| {
                 let session = core.sessions().get(session);
                 let timeout_ms = session.map_or(10_000, |s| s.timeout_ms);
-                (session.and_then(|s| s.legacy.clone()), timeout_ms, session.is_some_and(|s| s.bound))
+                (
+                    session.and_then(|s| s.legacy.clone()),
+                    timeout_ms,
+                    session.is_some_and(|s| s.bound),
+                )
             })
             .0;
         let upstream = match legacy {
@@ -166,7 +201,10 @@ impl Upstreams {
                 "the legacy ensemble refused a new session",
             ));
         };
-        gateway.apply(Command::LegacySession { id: session, legacy: Some(legacy) });
+        gateway.apply(Command::LegacySession {
+            id: session,
+            legacy: Some(legacy),
+        });
         Ok(upstream)
     }
 
@@ -179,11 +217,17 @@ impl Upstreams {
         let request = ConnectRequest {
             timeout_ms: i32::try_from(timeout_ms).unwrap_or(i32::MAX),
             session_id: known.map_or(0, |k| k.id),
-            password: Some(known.map_or_else(|| Bytes::from_static(&[0; 16]), |k| Bytes::copy_from_slice(&k.password))),
+            password: Some(known.map_or_else(
+                || Bytes::from_static(&[0; 16]),
+                |k| Bytes::copy_from_slice(&k.password),
+            )),
             ..ConnectRequest::default()
         };
         match Upstream::connect(&self.servers, &request, &self.options, Pings::Automatic).await? {
-            Handshake::Established { connection: (upstream, mut notifications), response } => {
+            Handshake::Established {
+                connection: (upstream, mut notifications),
+                response,
+            } => {
                 let to = client.notifications.clone();
                 tokio::spawn(async move {
                     while let Some(notification) = notifications.recv().await {
@@ -217,13 +261,23 @@ impl Upstreams {
             (Some(upstream), _) => Some(upstream),
             (None, Some(known)) => {
                 let (notifications, _) = mpsc::channel(1);
-                let client = Client { conn: ConnId(0), notifications, upstream: Mutex::new(None) };
-                self.connect(session.timeout_ms, Some(known), &client).await.ok().flatten().map(|(u, _)| u)
+                let client = Client {
+                    conn: ConnId(0),
+                    notifications,
+                    upstream: Mutex::new(None),
+                };
+                self.connect(session.timeout_ms, Some(known), &client)
+                    .await
+                    .ok()
+                    .flatten()
+                    .map(|(u, _)| u)
             }
             (None, None) => None,
         };
         if let Some(upstream) = upstream {
-            let closed = upstream.submit(causeway_wire::zk::OpCode::CloseSession as i32, &[]).await;
+            let closed = upstream
+                .submit(causeway_wire::zk::OpCode::CloseSession as i32, &[])
+                .await;
             if let Err(error) = closed {
                 tracing::debug!(session = format!("{:x}", session.id), %error, "closing in the ensemble was not confirmed");
             }

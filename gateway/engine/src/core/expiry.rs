@@ -305,7 +305,10 @@ impl Core {
             // The registry's own memory is whole by nature, and of a relayed store the verdict stands (what
             // its clients remove themselves is not told apart there): the alarm is all there is to it.
             let source = source.to_owned();
-            let outputs = self.st.protection.handle(Input::SourceWhole { source }, now_ms);
+            let outputs = self
+                .st
+                .protection
+                .handle(Input::SourceWhole { source }, now_ms);
             self.carry_out(outputs, now_ms, fx);
             return;
         }

@@ -1,7 +1,7 @@
 //! The legacy stores: what they show, what it means here, and what they lack.
 
-use std::ops::Bound;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use bytes::Bytes;
 use causeway_registry::{Health, LeaseKind, RecordKey, StoreKind};
@@ -635,7 +635,9 @@ impl Core {
         // L counts a node's versions from 0; not every reply shows them, and -1 says that it is not known.
         let before = self.st.registrations.get(key).map(|r| &r.legacy);
         let version = match before.map(|l| l.as_ref().map(|entry| &entry.meta)) {
-            Some(Some(LegacyMeta::Znode { stat, .. })) if stat.version >= 0 => stat.version.wrapping_add(1),
+            Some(Some(LegacyMeta::Znode { stat, .. })) if stat.version >= 0 => {
+                stat.version.wrapping_add(1)
+            }
             Some(Some(_)) | None => -1,
             Some(None) => 0,
         };
@@ -713,7 +715,12 @@ impl Core {
 impl Core {
     /// Registrations that a store may have to follow, in order from `after` on and then from the first, at
     /// most `limit`: whoever asks with the last one it got comes to all of them.
-    pub fn dirty(&self, store: StoreKind, after: Option<&RecordKey>, limit: usize) -> Vec<RecordKey> {
+    pub fn dirty(
+        &self,
+        store: StoreKind,
+        after: Option<&RecordKey>,
+        limit: usize,
+    ) -> Vec<RecordKey> {
         let of_store = |key: &&RecordKey| key.store == store;
         let behind: Box<dyn Iterator<Item = &RecordKey>> = match after {
             Some(after) => {

@@ -233,11 +233,20 @@ impl Core {
     /// next sequence number.
     pub fn sequence_directories(&self) -> Vec<(String, i32)> {
         let mut out = BTreeMap::new();
-        for key in self.st.registrations.keys().filter(|k| k.store == StoreKind::Zookeeper) {
+        for key in self
+            .st
+            .registrations
+            .keys()
+            .filter(|k| k.store == StoreKind::Zookeeper)
+        {
             let path = super::registrations::path_of(key);
-            let Some((directory, name)) = path.rsplit_once('/') else { continue };
+            let Some((directory, name)) = path.rsplit_once('/') else {
+                continue;
+            };
             let sequential = name.len() >= 10
-                && name.get(name.len() - 10..).is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
+                && name
+                    .get(name.len() - 10..)
+                    .is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
             if let Some(node) = self.st.tree.node(directory).filter(|_| sequential) {
                 out.insert(directory.to_owned(), node.creations());
             }

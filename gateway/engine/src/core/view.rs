@@ -180,7 +180,9 @@ impl Core {
     /// L let a session go that lives by L's word. Its client is told so, and comes back with another
     /// session: what it registered waits for it one more timeout, and is judged then.
     pub(super) fn legacy_session_gone(&mut self, id: i64, now_ms: i64, fx: &mut Effects) {
-        let Some(session) = self.drop_session(id, now_ms) else { return };
+        let Some(session) = self.drop_session(id, now_ms) else {
+            return;
+        };
         if self.mode(StoreKind::Zookeeper) != Mode::Relay {
             self.returned(LeaseId::session(id), now_ms, fx);
         }

@@ -667,7 +667,14 @@ fn a_bound_lease_is_bound_after_a_restart_until_it_ends() {
         let settings = settings(Store::Embedded, Store::Embedded, Phase::Proxy);
         bench.core = Core::restore(settings, &saved).expect("restores");
         bench.apply(Command::Started { incarnation: 2 });
-        let bound = |bench: &Bench| bench.core.bound_leases().iter().copied().collect::<Vec<_>>();
+        let bound = |bench: &Bench| {
+            bench
+                .core
+                .bound_leases()
+                .iter()
+                .copied()
+                .collect::<Vec<_>>()
+        };
         assert_eq!(bound(&bench), [42]);
         bench.pass(alive_ms, &[]);
         if let Some(end) = end {
@@ -710,61 +717,62 @@ fn a_put_that_the_feed_has_shown_is_not_done_again_when_it_is_acknowledged() {
         ignore_value: false,
         ignore_lease: false,
     };
-    let check = |as_txn: bool, feed: &[(&str, i64)], acknowledged: (&str, i64), want: (&str, i64)| {
-        let settings = settings(Store::Embedded, Store::Legacy, Phase::MergeLegacy);
-        let mut bench = Bench {
-            core: Core::new(settings, 1, T0),
-            now: T0,
-        };
-        let legacy = |event| Command::Legacy {
-            store: StoreKind::Etcd,
-            event,
-        };
-        bench.apply(legacy(LegacyEvent::SnapshotStart));
-        bench.apply(legacy(LegacyEvent::SnapshotDone { mark: 50 }));
-        bench.apply(Command::AdoptLease { id: 42, ttl_s: 30 });
-        for (zone, mark) in feed {
+    let check =
+        |as_txn: bool, feed: &[(&str, i64)], acknowledged: (&str, i64), want: (&str, i64)| {
+            let settings = settings(Store::Embedded, Store::Legacy, Phase::MergeLegacy);
+            let mut bench = Bench {
+                core: Core::new(settings, 1, T0),
+                now: T0,
+            };
+            let legacy = |event| Command::Legacy {
+                store: StoreKind::Etcd,
+                event,
+            };
+            bench.apply(legacy(LegacyEvent::SnapshotStart));
+            bench.apply(legacy(LegacyEvent::SnapshotDone { mark: 50 }));
+            bench.apply(Command::AdoptLease { id: 42, ttl_s: 30 });
+            for (zone, mark) in feed {
+                bench.now += 10;
+                bench.apply(legacy(LegacyEvent::Put(LegacyEntry {
+                    key: key.clone(),
+                    value: Some(value(zone)),
+                    owner: 42,
+                    mark: *mark,
+                    meta: LegacyMeta::Pair {
+                        create_revision: *mark,
+                        version: 1,
+                    },
+                })));
+            }
+            let (zone, mark) = acknowledged;
+            let op = if as_txn {
+                KeyCommand::Txn(crate::key_space::Txn {
+                    success: vec![op(zone)],
+                    ..Default::default()
+                })
+            } else {
+                put(zone)
+            };
             bench.now += 10;
-            bench.apply(legacy(LegacyEvent::Put(LegacyEntry {
-                key: key.clone(),
-                value: Some(value(zone)),
-                owner: 42,
-                mark: *mark,
-                meta: LegacyMeta::Pair {
-                    create_revision: *mark,
-                    version: 1,
+            let fx = bench.apply(Command::KeysAcknowledged {
+                peer: "10.0.0.1:7".into(),
+                op,
+                mark,
+            });
+            let reply = match fx.reply {
+                Some(Reply::Keys(Ok(KeyReply::Put(reply)))) => reply,
+                Some(Reply::Keys(Ok(KeyReply::Txn(mut reply)))) => match reply.replies.pop() {
+                    Some(crate::key_space::OpReply::Put(reply)) => reply,
+                    other => panic!("{other:?}"),
                 },
-            })));
-        }
-        let (zone, mark) = acknowledged;
-        let op = if as_txn {
-            KeyCommand::Txn(crate::key_space::Txn {
-                success: vec![op(zone)],
-                ..Default::default()
-            })
-        } else {
-            put(zone)
-        };
-        bench.now += 10;
-        let fx = bench.apply(Command::KeysAcknowledged {
-            peer: "10.0.0.1:7".into(),
-            op,
-            mark,
-        });
-        let reply = match fx.reply {
-            Some(Reply::Keys(Ok(KeyReply::Put(reply)))) => reply,
-            Some(Reply::Keys(Ok(KeyReply::Txn(mut reply)))) => match reply.replies.pop() {
-                Some(crate::key_space::OpReply::Put(reply)) => reply,
                 other => panic!("{other:?}"),
-            },
-            other => panic!("{other:?}"),
+            };
+            let there = bench.core.keys().get(&key).expect("is there");
+            assert_eq!((&there.value, there.version), (&value(want.0), want.1));
+            assert_eq!(reply.revision, there.mod_revision);
+            assert_eq!(reply.prev_kv.map_or(0, |kv| kv.version), want.1 - 1);
+            assert_eq!(bench.core.services()[0].instances, 1);
         };
-        let there = bench.core.keys().get(&key).expect("is there");
-        assert_eq!((&there.value, there.version), (&value(want.0), want.1));
-        assert_eq!(reply.revision, there.mod_revision);
-        assert_eq!(reply.prev_kv.map_or(0, |kv| kv.version), want.1 - 1);
-        assert_eq!(bench.core.services()[0].instances, 1);
-    };
     for as_txn in [false, true] {
         check(as_txn, &[], ("a", 60), ("a", 1));
         check(as_txn, &[("a", 60)], ("a", 60), ("a", 1));
@@ -821,7 +829,10 @@ fn a_session_that_the_ensemble_let_go_leaves_its_registrations_to_be_judged() {
         for parent in ["/services", "/services/billing"] {
             bench.write(*id, create(parent, b"", CreateMode::Persistent));
         }
-        bench.write(*id, with_session(create(&path, &data, CreateMode::Ephemeral), *id));
+        bench.write(
+            *id,
+            with_session(create(&path, &data, CreateMode::Ephemeral), *id),
+        );
     }
     bench.pass(120_000, &sessions);
     for id in &sessions {
@@ -832,8 +843,15 @@ fn a_session_that_the_ensemble_let_go_leaves_its_registrations_to_be_judged() {
     // One client comes back with another session, and takes its path.
     bench.session(77);
     let (path, data) = spring(1);
-    let fx = bench.write(77, with_session(create(&path, &data, CreateMode::Ephemeral), 77));
-    assert!(matches!(fx.reply, Some(Reply::Tree(Ok(TreeReply::Created { .. })))), "{:?}", fx.reply);
+    let fx = bench.write(
+        77,
+        with_session(create(&path, &data, CreateMode::Ephemeral), 77),
+    );
+    assert!(
+        matches!(fx.reply, Some(Reply::Tree(Ok(TreeReply::Created { .. })))),
+        "{:?}",
+        fx.reply
+    );
     // The others do not: that is a mass loss, and is held.
     bench.pass(30_000, &[77]);
     assert_eq!(bench.children("/services/billing"), 10);

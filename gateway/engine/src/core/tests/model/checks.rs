@@ -434,7 +434,10 @@ impl World {
         } else {
             let gates = self.core.gates(Census::None, Vec::new(), self.now);
             if gates.backlog > 0 || !gates.differences.is_empty() || !gates.unhealthy.is_empty() {
-                trouble.push(format!("gates: {gates:?}; dirty {:?}", self.core.all_dirty(10)));
+                trouble.push(format!(
+                    "gates: {gates:?}; dirty {:?}",
+                    self.core.all_dirty(10)
+                ));
                 for key in self.core.differing.keys() {
                     trouble.push(format!(
                         "  {key}: {:?} {:?}",
