@@ -111,6 +111,7 @@ impl Core {
         };
         let Some(seen) = feed.seen.take() else { return };
         feed.whole = true;
+        feed.listed_at = mark;
         feed.trouble = None;
         let rejected = std::mem::take(&mut feed.rejected);
         let doubt = feed.doubt.take();
@@ -623,6 +624,13 @@ impl Core {
     /// Notes that L has acknowledged what the view holds.
     pub(super) fn confirm(&mut self, key: &RecordKey, mark: i64) {
         let Some(seen) = self.seen(key) else { return };
+        let newer = |entry: &LegacyEntry| entry.mark >= mark;
+        let reg = self.st.registrations.get(key);
+        if reg.and_then(|r| r.legacy.as_ref()).is_some_and(newer) {
+            // The feed was here first, and knows more than the acknowledgement.
+            self.touch(key);
+            return;
+        }
         let owner = match key.store {
             StoreKind::Zookeeper => self
                 .st

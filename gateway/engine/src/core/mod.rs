@@ -438,6 +438,8 @@ struct Feed {
     frozen: bool,
     /// The highest mark that L was seen to give.
     highest: i64,
+    /// Mark of the last whole snapshot: marks above it are of the same life of the store.
+    listed_at: i64,
     /// The highest mark when a snapshot of a lower one came: either that was listed before, or the store
     /// came back older than it was. The next snapshot tells, since it is asked for after the doubt.
     doubt: Option<i64>,

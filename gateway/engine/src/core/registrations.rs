@@ -75,6 +75,15 @@ pub(super) enum From<'a> {
 /// Removals that one command brings about, to be judged together.
 pub(super) type Leaving = Vec<(RecordKey, (String, String), Cause)>;
 
+impl Registration {
+    /// Whether the view has what L acknowledged at this mark, or something that came after it there. Marks
+    /// up to `listed_at`, L's last whole listing, may be of another life of the store and tell nothing.
+    pub(super) fn knows(&self, mark: i64, listed_at: i64) -> bool {
+        let later = |entry: &LegacyEntry| entry.mark > mark;
+        self.shown >= mark || (mark > listed_at && self.legacy.as_ref().is_some_and(later))
+    }
+}
+
 /// Who writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Actor<'a> {

@@ -371,6 +371,11 @@ impl Core {
                 return;
             }
         }
+        if let Some((key, reply)) = acknowledged.and_then(|mark| self.shown_write(op, mark)) {
+            self.follow(&[key], actor, acknowledged, now_ms, fx);
+            fx.reply = Some(Reply::Tree(Ok(reply)));
+            return;
+        }
         let taken = self.taken_paths(op, session);
         let plain = without(op, &taken);
         let applied = self.st.tree.apply(&plain, number, now_ms);
@@ -405,6 +410,43 @@ impl Core {
             .collect();
         self.follow(&keys, actor, acknowledged, now_ms, fx);
         fx.reply = Some(Reply::Tree(result));
+    }
+
+    fn listed_at(&self, store: StoreKind) -> i64 {
+        self.st
+            .feeds
+            .get(&store)
+            .filter(|f| f.whole)
+            .map_or(i64::MAX, |f| f.listed_at)
+    }
+
+    /// A write that L has acknowledged at this mark and that its feed has shown before: done a second time it
+    /// would be a second version. With what the client is answered.
+    fn shown_write(&self, op: &TreeCommand, mark: i64) -> Option<(RecordKey, TreeReply)> {
+        let (TreeCommand::Create { path, .. } | TreeCommand::SetData { path, .. }) = op else {
+            return None;
+        };
+        let key = RecordKey::new(StoreKind::Zookeeper, path.as_bytes().to_vec());
+        let listed_at = self.listed_at(StoreKind::Zookeeper);
+        let reg = self
+            .st
+            .registrations
+            .get(&key)
+            .filter(|r| !r.removed && r.knows(mark, listed_at))?;
+        let mut stat = self.st.tree.node(path)?.stat();
+        if reg.shown < mark {
+            // Another client's later write was acknowledged first and stands. A version that is not the
+            // present one keeps this client from building on what it has not read.
+            stat.version = stat.version.wrapping_sub(1);
+        }
+        let reply = match op {
+            TreeCommand::Create { path, .. } => TreeReply::Created {
+                path: path.as_str().into(),
+                stat,
+            },
+            _ => TreeReply::Set(stat),
+        };
+        Some((key, reply))
     }
 
     /// Whether an ephemeral would be written for a session that is not there (ZooKeeper: SessionExpired).
@@ -990,7 +1032,9 @@ impl Core {
                 .st
                 .registrations
                 .get(&RecordKey::new(StoreKind::Etcd, key.clone()));
-            if reg.is_some_and(|r| r.shown >= mark) && self.st.keys.get(key).is_some() {
+            if reg.is_some_and(|r| r.knows(mark, self.listed_at(StoreKind::Etcd)))
+                && self.st.keys.get(key).is_some()
+            {
                 out.insert(key.clone());
             }
         };
