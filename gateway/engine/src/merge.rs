@@ -1,11 +1,11 @@
-//! Views from several sources -> one view: what is visible, and whose content it has.
+//! Views from several sources -> one view: what is visible.
 //!
 //! Absence needs proof. A source that cannot be reached, is resynchronising or shrank implausibly is
 //! *frozen*: what it last showed stands, it can add and not remove.
 
 use serde::{Deserialize, Serialize};
 
-use crate::phase::{Acknowledges, Phase, Reads};
+use crate::phase::{Phase, Reads};
 
 /// What one source says of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,38 +42,6 @@ pub fn visible(phase: Phase, s: Sources) -> bool {
     counted || s.held
 }
 
-/// One side's content of a registration that both sides have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
-    /// Version that the owner itself gave the content, where it did.
-    pub owner_version: u64,
-    /// When it was registered, in milliseconds since the Unix epoch.
-    pub registered_at_ms: i64,
-}
-
-/// The side whose content readers get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// The legacy store's.
-    Legacy,
-    /// The new registry's.
-    New,
-}
-
-/// Who wins when L and N disagree on content: the owner's newer version, then the phase's authority.
-/// (Later registration and source name decide between sources of equal authority; two sides never are.)
-pub fn winner(phase: Phase, legacy: Claim, new: Claim) -> Side {
-    match legacy.owner_version.cmp(&new.owner_version) {
-        std::cmp::Ordering::Greater => Side::Legacy,
-        std::cmp::Ordering::Less => Side::New,
-        std::cmp::Ordering::Equal => match phase.acknowledges() {
-            Acknowledges::Legacy => Side::Legacy,
-            Acknowledges::New => Side::New,
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,19 +68,5 @@ mod tests {
             let got = [Phase::Mirror, Phase::MergeNew, Phase::New].map(|p| visible(p, s));
             assert_eq!(got, want, "{s:?}");
         }
-    }
-
-    #[test]
-    fn conflicts() {
-        let claim = |owner_version| Claim {
-            owner_version,
-            registered_at_ms: 0,
-        };
-        for phase in Phase::ALL {
-            assert_eq!(winner(phase, claim(2), claim(1)), Side::Legacy);
-            assert_eq!(winner(phase, claim(1), claim(2)), Side::New);
-        }
-        assert_eq!(winner(Phase::MergeLegacy, claim(1), claim(1)), Side::Legacy);
-        assert_eq!(winner(Phase::MergeNew, claim(1), claim(1)), Side::New);
     }
 }

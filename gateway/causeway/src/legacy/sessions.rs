@@ -13,12 +13,16 @@ use causeway_engine::converge::LegacyOwner;
 use causeway_engine::core::Command;
 use causeway_engine::phase::LegacyCopy;
 use causeway_engine::session::{ConnId, LegacySession};
-use causeway_wire::zk::ConnectRequest;
+use causeway_wire::zk::request::AuthRequest;
+use causeway_wire::zk::{ConnectRequest, OpCode};
 use dashmap::DashMap;
 use futures::StreamExt;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::gateway::Gateway;
+
+/// Identities of one client that are passed on.
+const CREDENTIALS: usize = 64;
 
 /// Sessions that are re-attached at the same time.
 const REATTACH: usize = 32;
@@ -27,6 +31,8 @@ struct Client {
     conn: ConnId,
     notifications: mpsc::Sender<Notification>,
     upstream: Mutex<Option<Arc<Upstream>>>,
+    /// What the client proved its identities with: its writes to the ensemble need them there too.
+    credentials: parking_lot::Mutex<Vec<AuthRequest>>,
 }
 
 /// The upstream connections of the clients that are connected here.
@@ -65,8 +71,28 @@ impl Upstreams {
             conn,
             notifications,
             upstream: Mutex::new(None),
+            credentials: parking_lot::Mutex::default(),
         };
         self.clients.insert(session, Arc::new(client));
+    }
+
+    /// The client proved an identity.
+    pub fn authenticate(&self, session: i64, auth: &AuthRequest) {
+        let Some(client) = self.clients.get(&session).map(|c| c.clone()) else {
+            return;
+        };
+        {
+            let mut credentials = client.credentials.lock();
+            if credentials.contains(auth) || credentials.len() == CREDENTIALS {
+                return;
+            }
+            credentials.push(auth.clone());
+        }
+        if let Ok(upstream) = client.upstream.try_lock()
+            && let Some(upstream) = upstream.as_ref()
+        {
+            drop(upstream.submit_record(OpCode::Auth, auth));
+        }
     }
 
     /// The connection ended: the upstream connection goes, the session in the ensemble stays.
@@ -183,6 +209,10 @@ impl Upstreams {
             },
             None => self.open(gateway, session, timeout_ms, &client).await?,
         };
+        for auth in client.credentials.lock().iter() {
+            // Requests go out in the order of calls: these are ahead of what needs them.
+            drop(upstream.submit_record(OpCode::Auth, auth));
+        }
         *slot = Some(upstream.clone());
         gateway.converge.notify_one();
         Ok(upstream)
@@ -265,6 +295,7 @@ impl Upstreams {
                     conn: ConnId(0),
                     notifications,
                     upstream: Mutex::new(None),
+                    credentials: parking_lot::Mutex::default(),
                 };
                 self.connect(session.timeout_ms, Some(known), &client)
                     .await
@@ -275,9 +306,7 @@ impl Upstreams {
             (None, None) => None,
         };
         if let Some(upstream) = upstream {
-            let closed = upstream
-                .submit(causeway_wire::zk::OpCode::CloseSession as i32, &[])
-                .await;
+            let closed = upstream.submit(OpCode::CloseSession as i32, &[]).await;
             if let Err(error) = closed {
                 tracing::debug!(session = format!("{:x}", session.id), %error, "closing in the ensemble was not confirmed");
             }

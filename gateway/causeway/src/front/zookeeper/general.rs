@@ -215,10 +215,13 @@ impl General {
 
     /// Shows an identity there too.
     pub(super) fn authenticate(&mut self, credentials: &AuthRequest) {
+        self.upstreams.authenticate(self.session, credentials);
         if let Some(upstream) = &self.upstream {
             drop(upstream.submit_record(OpCode::Auth, credentials));
         }
-        self.credentials.push(credentials.clone());
+        if !self.credentials.contains(credentials) {
+            self.credentials.push(credentials.clone());
+        }
     }
 
     fn submit(&mut self, upstream: &Arc<Upstream>, outward: Request, asked: Asked) {
