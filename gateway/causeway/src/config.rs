@@ -27,10 +27,10 @@ pub struct Flags {
     /// Address of the admin API and the native HTTP API [default: 127.0.0.1:8500].
     #[arg(long, env = "CAUSEWAY_ADMIN_LISTEN", value_name = "ADDR")]
     pub admin_listen: Option<String>,
-    /// Legacy ZooKeeper ensemble: HOST:PORT[,HOST:PORT…][/chroot].
+    /// Legacy ZooKeeper ensemble: `HOST:PORT[,HOST:PORT…][/chroot]`.
     #[arg(long, env = "CAUSEWAY_LEGACY_ZOOKEEPER", value_name = "SERVERS")]
     pub legacy_zookeeper: Option<String>,
-    /// Legacy etcd cluster: URL[,URL…].
+    /// Legacy etcd cluster: `URL[,URL…]`.
     #[arg(long, env = "CAUSEWAY_LEGACY_ETCD", value_name = "URLS")]
     pub legacy_etcd: Option<String>,
     /// Folder for what has to survive a restart; required with a legacy store.
@@ -103,11 +103,11 @@ struct File {
 #[derive(Debug, Clone, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct GatesSection {
-    /// How long everything has to be clean before a step forward, in seconds [600].
+    /// How long everything has to be clean before a step forward, in seconds (default 600).
     pub time_s: Option<u64>,
-    /// How long a registration may differ before it counts as a difference, in seconds [10].
+    /// How long a registration may differ before it counts as a difference, in seconds (default 10).
     pub tolerated_difference_s: Option<u64>,
-    /// How many client connections the take-over closes in a second [200].
+    /// How many client connections the take-over closes in a second (default 200).
     pub reconnects_per_s: Option<u64>,
 }
 
@@ -115,11 +115,11 @@ pub struct GatesSection {
 #[derive(Debug, Clone, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct ZookeeperSection {
-    /// ZooKeeper's tick, in milliseconds; session timeouts are 2 to 20 of them [2000].
+    /// ZooKeeper's tick, in milliseconds; session timeouts are 2 to 20 of them (default 2000).
     pub tick_ms: Option<u64>,
-    /// Largest frame taken from a client, in bytes [1048575].
+    /// Largest frame taken from a client, in bytes (default 1048575).
     pub max_frame: Option<u64>,
-    /// Connections one address may have [60 as ZooKeeper; 0: no limit; default 0].
+    /// Connections one address may have (default 0: no limit; ZooKeeper's own is 60).
     pub max_connections_per_address: Option<u64>,
 }
 
@@ -127,9 +127,9 @@ pub struct ZookeeperSection {
 #[derive(Debug, Clone, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdSection {
-    /// Smallest TTL granted to a lease, in seconds [2, as etcd with its default election timeout].
+    /// Smallest TTL granted to a lease, in seconds (default 2, as etcd with its default election timeout).
     pub min_lease_ttl_s: Option<u64>,
-    /// Version shown by Status when there is no legacy etcd [3.5.21].
+    /// Version shown by Status when there is no legacy etcd (default 3.5.21).
     pub version: Option<String>,
 }
 

@@ -252,7 +252,7 @@ impl Status {
         }
     }
 
-    /// A word for it, one that [`Status::from_word`] reads back.
+    /// A word for it, one that `Status::from_word` reads back.
     pub fn as_word(&self) -> &str {
         match self {
             Status::Up => "UP",
