@@ -261,6 +261,15 @@ impl Kazoo {
         Ok(self.discover(dir)?.into_keys().collect())
     }
 
+    /// What `contend.py` says of several clients that write at once below `dir`.
+    pub fn contend(&self, what: &str, dir: &str, rounds: u32) -> Result<String> {
+        let rounds = rounds.to_string();
+        output(
+            self.command("contend.py")
+                .args([what, "--dir", dir, "--rounds", &rounds]),
+        )
+    }
+
     /// The czxid of a node.
     pub fn czxid(&self, path: &str) -> Result<u64> {
         let text = output(self.command("stat.py").args(["--path", path]))?;

@@ -5,6 +5,7 @@
 )]
 
 mod config;
+mod contention;
 mod drop_in;
 mod garbage;
 mod lifecycle;
