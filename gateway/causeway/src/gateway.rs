@@ -17,7 +17,7 @@ use causeway_engine::watch::{WatchEvent, WatcherId};
 use causeway_registry::{Delta, LeaseId, StoreKind};
 use dashmap::DashMap;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::config::Config;
 use crate::journal::{Journal, JournalError, Position};
@@ -138,7 +138,6 @@ pub struct Gateway {
     resync: broadcast::Sender<StoreKind>,
     /// Told when there is work toward a legacy store.
     pub converge: Wake,
-    timers: Notify,
     next_conn: AtomicU64,
     last_session: AtomicI64,
     session_key: [u8; 32],
@@ -175,7 +174,6 @@ impl Gateway {
             over: broadcast::channel(65_536).0,
             resync: broadcast::channel(16).0,
             converge: Wake::default(),
-            timers: Notify::new(),
             next_conn: AtomicU64::new(1),
             last_session: AtomicI64::new(session::session_id(now, 0)),
             session_key,
@@ -483,7 +481,6 @@ impl Gateway {
             let wait = u64::try_from((next - self.clock.now_ms()).clamp(10, 500)).unwrap_or(500);
             tokio::select! {
                 () = tokio::time::sleep(std::time::Duration::from_millis(wait)) => {}
-                () = self.timers.notified() => {}
                 () = stopped(&mut stopping) => return,
             }
         }

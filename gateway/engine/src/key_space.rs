@@ -110,11 +110,6 @@ impl KeySpace {
         self.current.get(key).map(|kv| kv.as_ref())
     }
 
-    /// The pair of a key, shared.
-    pub fn get_shared(&self, key: &[u8]) -> Option<&Arc<KeyValue>> {
-        self.current.get(key)
-    }
-
     /// All pairs of a range, in key order.
     pub fn pairs(&self, key: &Bytes, range_end: &Bytes) -> impl Iterator<Item = &Arc<KeyValue>> {
         Span::new(key, range_end)

@@ -63,11 +63,6 @@ pub fn znode_path_of_etcd_key(key: &[u8]) -> Result<&str, NoPath> {
     Ok(text)
 }
 
-/// The etcd key that is spelt like this znode path. Every path is a key.
-pub fn etcd_key_of_znode_path(path: &str) -> &[u8] {
-    path.as_bytes()
-}
-
 /// A raw ZooKeeper key as the text that it is.
 pub fn znode_path(key: &[u8]) -> Result<&str, NoPath> {
     znode_path_of_etcd_key(key)

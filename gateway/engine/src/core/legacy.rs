@@ -6,7 +6,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use causeway_registry::{Health, LeaseKind, RecordKey, StoreKind};
 
-use super::registrations::{BRIDGE_OWNER, From, hash, is_late, path_of};
+use super::registrations::{From, hash, is_late, path_of};
 use super::{Core, Effects, LegacyEntry, LegacyEvent, LegacyMeta, Registration};
 use crate::converge::{Absence, Action, InLegacy, InNew, LegacyOwner, Situation, converge};
 use crate::key_space::{KeyCommand, KeyValue};
@@ -888,11 +888,6 @@ impl Core {
             acl,
         })
     }
-
-    /// Whether an owner is a bridge's.
-    pub fn is_bridge_owner(owner: i64) -> bool {
-        owner == BRIDGE_OWNER
-    }
 }
 
 /// What readers see of a registration.
@@ -931,10 +926,5 @@ impl Core {
         {
             self.show(key, &entry, now_ms, fx);
         }
-    }
-
-    /// Persistent and bridged records have no session or lease of a client in L.
-    pub fn is_persistent(kind: NodeKind) -> bool {
-        !kind.is_owned()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use causeway_registry::{LeaseId, RecordKey, StoreKind};
 
 use super::{Core, Effects, Store, ticks};
-use crate::phase::{Acknowledges, Census, Forced, Gates, Move, Phase, Refusal, Step};
+use crate::phase::{Census, Forced, Gates, Move, Phase, Refusal, Step};
 use crate::protection::Input;
 use crate::route::Mode;
 
@@ -339,11 +339,5 @@ impl Core {
             }
         }
         out
-    }
-
-    /// Whether a registration in this protocol has to be acknowledged by L first.
-    pub fn legacy_acknowledges(&self, store: StoreKind) -> bool {
-        self.mode(store) == Mode::TakenOver
-            && self.st.phase.phase().acknowledges() == Acknowledges::Legacy
     }
 }

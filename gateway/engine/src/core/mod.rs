@@ -663,15 +663,15 @@ impl Core {
     pub fn poll_timers(&mut self, now_ms: i64) -> Vec<Command> {
         self.st.node.handle_timeout(ms(now_ms));
         let (mut silent, mut expired) = (Vec::new(), Vec::new());
-        let mut deltas = Vec::new();
         while let Some(output) = self.st.node.poll_output() {
             match output {
                 causeway_registry::Output::LeaseSilent(id) => silent.push(id),
                 causeway_registry::Output::LeaseExpired(id) => expired.push(id),
-                other => deltas.push(other),
+                // Time alone neither changes what a record says nor brings an owner back.
+                causeway_registry::Output::LeaseReturned(_)
+                | causeway_registry::Output::Delta(_) => {}
             }
         }
-        drop(deltas);
         let mut out = Vec::new();
         if !silent.is_empty() {
             out.push(Command::Silent(silent));

@@ -1156,25 +1156,6 @@ impl Core {
         self.st.registrations.get(key)?.legacy.as_ref()
     }
 
-    /// The service for whose sake a write to the tree would be refused: asked before L is, where L
-    /// acknowledges first.
-    pub fn would_refuse(
-        &self,
-        peer: &str,
-        session: i64,
-        op: &TreeCommand,
-        now_ms: i64,
-    ) -> Option<String> {
-        self.refused(
-            &deleted_paths(op),
-            Actor {
-                peer,
-                owner: session,
-            },
-            now_ms,
-        )
-    }
-
     pub(super) fn register_native(
         &mut self,
         key: &RecordKey,

@@ -271,7 +271,7 @@ fn record(
         .gateway
         .with(|core| {
             if core
-                .would_refuse(&peer, session, &write.op, now_ms)
+                .tree_refusal(&peer, session, &write.op, now_ms)
                 .is_some()
             {
                 return Err(None);
