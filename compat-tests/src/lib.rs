@@ -9,6 +9,7 @@
     reason = "drives real processes in real time: waiting and reading the clock is what it does"
 )]
 
+pub mod bench;
 pub mod clients;
 pub mod observe;
 pub mod process;

@@ -1,0 +1,9 @@
+//! The client libraries, a file a language. To add one: a file here, a line below, and its programs in
+//! `compat-tests/clients/<family>`.
+
+use super::client::Family;
+
+/// All of them.
+pub fn all() -> Vec<&'static dyn Family> {
+    vec![]
+}

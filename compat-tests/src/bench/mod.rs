@@ -1,0 +1,25 @@
+//! The bench: scenarios, played by clients in their own languages, on every target.
+//!
+//! - [`scenario`] reads what is to be checked, a file each, from `compat-tests/scenarios`.
+//! - [`client`] knows the client libraries; a file in [`families`] builds those of one language.
+//! - [`run`] plays client × scenario × target and hands out faults.
+//! - [`result`] keeps what came out; [`known`] says which failures are known; [`report`] writes
+//!   `docs/compatibility.md`.
+
+pub mod client;
+pub mod families;
+pub mod known;
+pub mod result;
+pub mod scenario;
+
+pub use client::{Client, Family};
+pub use scenario::{Protocol, Scenario};
+
+/// The folder of everything that is built or kept for the bench: `CAUSEWAY_COMPAT`, else `target/compat` of the
+/// checkout.
+pub fn artefacts() -> std::path::PathBuf {
+    std::env::var_os("CAUSEWAY_COMPAT").map_or_else(
+        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/compat"),
+        Into::into,
+    )
+}
