@@ -13,6 +13,7 @@ pub mod bench;
 pub mod clients;
 pub mod observe;
 pub mod process;
+pub mod raw;
 pub mod settings;
 pub mod target;
 pub mod wait;
