@@ -4,6 +4,8 @@
 //	compat-go etcd ARGS…       the etcd server, `grpc-proxy start` among its commands
 //	compat-go etcdctl ARGS…    etcd's command line client
 //	compat-go versions         `name version` of each library, from the build's own record
+//	compat-go CLIENT SCENARIO ADDRESS PREFIX
+//	                           one scenario of the client clientv3 or go-zookeeper against one server
 package main
 
 import (
@@ -14,7 +16,16 @@ import (
 
 	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+
+	"causeway.dev/compat-tests/clients/go/clientv3"
+	"causeway.dev/compat-tests/clients/go/gozookeeper"
+	"causeway.dev/compat-tests/clients/go/support"
 )
+
+var clients = map[string]map[string]support.Scenario{
+	"clientv3":     clientv3.Scenarios,
+	"go-zookeeper": gozookeeper.Scenarios,
+}
 
 // What `versions` names, by module.
 var named = []struct{ name, module string }{
@@ -41,12 +52,23 @@ func main() {
 	case "versions":
 		versions()
 	default:
-		usage()
+		client(os.Args[1:])
 	}
 }
 
+func client(arguments []string) {
+	if len(arguments) != 4 {
+		usage()
+	}
+	scenario := clients[arguments[0]][arguments[1]]
+	if scenario == nil {
+		usage()
+	}
+	support.Start(scenario, arguments[1], arguments[2], arguments[3])
+}
+
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: compat-go etcd|etcdctl ARGS… | versions")
+	fmt.Fprintln(os.Stderr, "usage: compat-go etcd|etcdctl ARGS… | versions | clientv3|go-zookeeper SCENARIO ADDRESS PREFIX")
 	os.Exit(2)
 }
 
