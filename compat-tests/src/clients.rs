@@ -203,12 +203,14 @@ impl Kazoo {
 
     fn command(&self, script: &str) -> Command {
         let mut command = Command::new(python());
-        command.arg(clients_dir().join("kazoo").join(script)).args([
-            "--hosts",
-            &self.hosts,
-            "--timeout",
-            &self.timeout.as_secs().to_string(),
-        ]);
+        command
+            .arg(clients_dir().join("python/application").join(script))
+            .args([
+                "--hosts",
+                &self.hosts,
+                "--timeout",
+                &self.timeout.as_secs().to_string(),
+            ]);
         command
     }
 

@@ -1,0 +1,70 @@
+"""The server is killed and started again under etcd3. Its watches end with the connection; an application makes
+them again from the last revision that it saw."""
+
+import threading
+import time
+
+import grpc
+
+import etcd3
+from bench import PREFIX, Failed, ask, check, equal, note, step, until
+from support import connect, event, pair, watch
+
+ERRORS = (etcd3.exceptions.Etcd3Exception, grpc.RpcError)
+client = connect(timeout=5)
+leased, followed = f"{PREFIX}/leased", f"{PREFIX}/followed/"
+
+
+def renew(lease):
+    while True:
+        time.sleep(1)
+        try:
+            lease.refresh()
+        except ERRORS:
+            pass  # the next one
+
+
+def readable():
+    try:
+        return client.get(leased)[0] is not None
+    except ERRORS:
+        return False
+
+
+with step("before"):
+    lease = client.lease(30)
+    client.put(leased, b"mine", lease=lease)
+    threading.Thread(target=renew, args=(lease,), daemon=True).start()
+    seen, _ = watch(client, followed, prefix=True)
+    client.put(f"{followed}0", b"0")
+    last = event(seen, "PUT", f"{followed}0", b"0").mod_revision
+    before = client.get_response(leased)
+
+with step("down"):
+    ask("restart")
+    until("a get works again", 15, readable)
+
+with step("stays"):
+    after = client.get_response(leased)
+    equal("pair", after.kvs[0], before.kvs[0])
+    equal("its lease", after.kvs[0].lease, lease.id)
+    check(after.header.revision >= before.header.revision, f"the revision {after.header.revision} has not fallen")
+
+with step("watch"):
+    ended = seen.next("the watch ends", 5)
+    if not isinstance(ended, Exception):
+        raise Failed(f"expected the end of the watch, saw {ended}")
+    note("etcd3 ends watches with the connection: made again from the last revision + 1")
+    for number in (1, 2):
+        client.put(f"{followed}{number}", str(number))
+    seen, _ = watch(client, followed, prefix=True, start_revision=last + 1)
+    client.put(f"{followed}3", b"3")
+    for number in (1, 2, 3):
+        event(seen, "PUT", f"{followed}{number}", str(number).encode())
+    seen.none("an event twice", quiet=0.5)
+
+with step("alive"):
+    time.sleep(10)
+    check(pair(client, leased) is not None, "the leased key is there")
+    remaining = client.get_lease_info(lease.id).TTL
+    check(remaining >= 25, f"{remaining} s remain of 30")
