@@ -11,7 +11,7 @@ import org.apache.zookeeper.Watcher.Event.EventType;
 import org.apache.zookeeper.Watcher.Event.KeeperState;
 
 /** A watcher that keeps what it was told, nodes and connection states apart. */
-final class Events implements Watcher {
+public final class Events implements Watcher {
     private final BlockingQueue<WatchedEvent> nodes = new LinkedBlockingQueue<>();
     private final BlockingQueue<KeeperState> states = new LinkedBlockingQueue<>();
 
@@ -25,28 +25,28 @@ final class Events implements Watcher {
     }
 
     /** The next event, which comes within 3 s, is this one. */
-    void next(EventType type, String path) throws InterruptedException {
+    public void next(EventType type, String path) throws InterruptedException {
         equal("event", type + " " + path, text(nodes.poll(3, TimeUnit.SECONDS)));
     }
 
     /** Exactly one event: this one, and no other within half a second. */
-    void once(EventType type, String path) throws InterruptedException {
+    public void once(EventType type, String path) throws InterruptedException {
         next(type, path);
         silent(500);
     }
 
     /** No event within this time. */
-    void silent(long millis) throws InterruptedException {
+    public void silent(long millis) throws InterruptedException {
         equal("event", "none", text(nodes.poll(millis, TimeUnit.MILLISECONDS)));
     }
 
     /** Waits for an event of any kind; false when none comes in time. */
-    boolean any(long millis) throws InterruptedException {
+    public boolean any(long millis) throws InterruptedException {
         return nodes.poll(millis, TimeUnit.MILLISECONDS) != null;
     }
 
     /** Waits until this state was told, whatever came before it. */
-    void state(KeeperState wanted, long millis) throws InterruptedException {
+    public void state(KeeperState wanted, long millis) throws InterruptedException {
         long end = System.nanoTime() + millis * 1_000_000;
         KeeperState last = null;
         while (last != wanted) {
@@ -59,7 +59,7 @@ final class Events implements Watcher {
     }
 
     /** Forgets what was told of states so far. */
-    void forgetStates() {
+    public void forgetStates() {
         states.clear();
     }
 
