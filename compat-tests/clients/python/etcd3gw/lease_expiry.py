@@ -1,0 +1,53 @@
+"""Expiry of leases. etcd3gw renews nothing by itself: the application calls refresh, here twice a second."""
+
+import threading
+import time
+
+from bench import PREFIX, check, equal, step
+from support import connect, event, watch
+
+client = connect()
+key = f"{PREFIX}/key"
+
+
+class Renewal(threading.Thread):
+    """The loop that an application of etcd3gw has to keep its lease."""
+
+    def __init__(self, lease):
+        super().__init__(daemon=True)
+        self.lease = lease
+        self.over = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.over.wait(0.5):
+            self.lease.refresh()
+
+    def stop(self):
+        self.over.set()
+        self.join()
+
+
+with step("expires"):
+    seen, _ = watch(client, key)
+    granted = time.monotonic()
+    lease = client.lease(2)
+    client.put(key, b"1", lease=lease)
+    event(seen, "PUT", key, b"1")
+    event(seen, "DELETE", key, limit=7)
+    after = time.monotonic() - granted
+    check(1.5 <= after <= 6, f"the key went {after:.1f} s after the grant")
+    equal("get", client.get(key), [])
+
+with step("kept"):
+    lease = client.lease(2)
+    client.put(key, b"2", lease=lease)
+    renewal = Renewal(lease)
+    event(seen, "PUT", key, b"2")
+    seen.none("an event while the lease is renewed", quiet=7)
+    equal("value", client.get(key), [b"2"])
+
+with step("stopped"):
+    renewal.stop()
+    event(seen, "DELETE", key, limit=7)
+    equal("get", client.get(key), [])

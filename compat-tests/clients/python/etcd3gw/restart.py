@@ -1,0 +1,67 @@
+"""The server is killed and started again under etcd3gw. Its watches fall silent with the connection; an
+application makes them again from the last revision that it saw."""
+
+import threading
+import time
+
+import requests
+
+from bench import PREFIX, ask, check, equal, note, step, until
+from etcd3gw.exceptions import Etcd3Exception
+from support import connect, event, pair, revision, watch
+
+ERRORS = (Etcd3Exception, requests.RequestException)
+client = connect(timeout=5)
+leased, followed = f"{PREFIX}/leased", f"{PREFIX}/followed/"
+
+
+def renew(lease):
+    while True:
+        time.sleep(1)
+        try:
+            lease.refresh()
+        except ERRORS:
+            pass  # the next one
+
+
+def readable():
+    try:
+        return client.get(leased) == [b"mine"]
+    except ERRORS:
+        return False
+
+
+with step("before"):
+    lease = client.lease(30)
+    client.put(leased, b"mine", lease=lease)
+    threading.Thread(target=renew, args=(lease,), daemon=True).start()
+    seen, _ = watch(client, followed, prefix=True)
+    client.put(f"{followed}0", b"0")
+    last = int(event(seen, "PUT", f"{followed}0", b"0")["mod_revision"])
+    before, revision_before = pair(client, leased), revision(client)
+
+with step("down"):
+    ask("restart")
+    until("a get works again", 15, readable)
+
+with step("stays"):
+    equal("pair", pair(client, leased), before)
+    equal("its lease", before["lease"], lease.id)
+    now = revision(client)
+    check(now >= revision_before, f"the revision {now} has not fallen below {revision_before}")
+
+with step("watch"):
+    note("etcd3gw's watches fall silent with the connection: made again from the last revision + 1")
+    for number in (1, 2):
+        client.put(f"{followed}{number}", str(number))
+    seen, _ = watch(client, followed, prefix=True, start_revision=last + 1)
+    client.put(f"{followed}3", b"3")
+    for number in (1, 2, 3):
+        event(seen, "PUT", f"{followed}{number}", str(number).encode())
+    seen.none("an event twice", quiet=0.5)
+
+with step("alive"):
+    time.sleep(10)
+    check(pair(client, leased) is not None, "the leased key is there")
+    remaining = lease.ttl()
+    check(remaining >= 25, f"{remaining} s remain of 30")
