@@ -15,3 +15,4 @@ mod phases;
 mod protection;
 mod real;
 mod steps;
+mod targets;
