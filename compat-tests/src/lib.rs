@@ -11,6 +11,7 @@
 
 pub mod bench;
 pub mod clients;
+pub mod differential;
 pub mod link;
 pub mod observe;
 pub mod process;
