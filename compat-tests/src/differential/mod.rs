@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, thread};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 pub mod allowed;
 pub mod compare;
@@ -482,19 +482,13 @@ fn both<S: Subject>(subject: &S, script: &Script<S::Op>, options: &Options) -> R
         seen: [left, right],
     };
     let [left, right] = &comparison.seen;
-    let mut cut_behind = None;
     for difference in compare::compare(left, right) {
-        if cut_behind.is_some_and(|step| difference.step > step) {
-            break;
-        }
         match forgiving(subject.name(), &difference, options.forgive_known) {
             Some((id, then)) => {
                 *comparison.forgiven.entry(id.to_string()).or_default() += 1;
                 if then == Then::Stop {
-                    // The other clients' views of this very step are still held against each other only
-                    // as far as they came before: what they show may already be the other state.
+                    // What other clients show of this very step may already be of the other state.
                     comparison.cut = true;
-                    cut_behind = Some(difference.step);
                     break;
                 }
             }

@@ -1,5 +1,7 @@
 //! The frame on a toy: registers that clients put to and get from, on an `address` that names its faults.
 
+use anyhow::bail;
+
 use super::*;
 
 struct Toy;
