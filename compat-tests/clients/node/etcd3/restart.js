@@ -1,0 +1,52 @@
+'use strict';
+const { step, fault, equal, holds, sleep } = require('../common');
+const { connect, pair, revision, Watch } = require('./support');
+
+module.exports = async ({ address, prefix }) => {
+  const client = connect(address);
+  const lease = client.lease(30);
+  const held = `${prefix}/held`;
+  const name = suffix => `${prefix}/w/${suffix}`;
+  let watch;
+  let before;
+  let highest;
+  await step('before', async () => {
+    await lease.put(held).value('x').exec();
+    before = await pair(client, held);
+    watch = await Watch.of(client.watch().prefix(`${prefix}/w/`));
+    highest = revision(await client.put(name(0)).value('0').exec());
+    await watch.expect([['Put', name(0)]], ['type', 'key'], 'event');
+  });
+  await step('down', async () => {
+    await fault('restart');
+    const end = Date.now() + 15000;
+    let last;
+    do {
+      last = await client.get(held).options({ deadline: Date.now() + 3000 }).exec().catch(error => error);
+      if (!(last instanceof Error)) {
+        return;
+      }
+      await sleep(200);
+    } while (Date.now() < end);
+    throw last;
+  });
+  await step('stays', async () => {
+    equal(await pair(client, held), before, 'pair');
+    const now = revision(await client.get(held).exec());
+    holds(now >= highest, `revision ${now}, before ${highest}`);
+  });
+  await step('watch', async () => {
+    for (const i of [1, 2, 3]) {
+      await client.put(name(i)).value(i).exec();
+    }
+    await watch.expect([1, 2, 3].map(i => ['Put', name(i), String(i)]), ['type', 'key', 'value'], 'events', 15000);
+    await watch.silent(1000, 'more events');
+  });
+  await step('alive', async () => {
+    await sleep(10000);
+    equal(await pair(client, held), before, 'pair');
+    const { TTL } = await client.leaseClient.leaseTimeToLive({ ID: await lease.grant() });
+    // Renewed each 10 s: with less than 15 s left it is not.
+    holds(Number(TTL) >= 15, `TTL ${TTL}`);
+  });
+};
