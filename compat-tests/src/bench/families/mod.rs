@@ -3,7 +3,9 @@
 
 use super::client::Family;
 
+mod node;
+
 /// All of them.
 pub fn all() -> Vec<&'static dyn Family> {
-    vec![]
+    vec![&node::Node]
 }
