@@ -3,7 +3,7 @@
 
 use super::client::Family;
 
-mod node;
+pub mod node;
 
 /// All of them.
 pub fn all() -> Vec<&'static dyn Family> {
