@@ -1,6 +1,6 @@
 # Each target installs what it needs first; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run test demo fmt lint bench
+.PHONY: help run test compat demo fmt lint bench
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -13,6 +13,10 @@ run: ## build and run a gateway: ZooKeeper on 2181, etcd on 2379, admin API on 8
 test: ## everything: format, lints, documentation, unit tests, real servers and clients, the demonstration
 	@scripts/bootstrap test
 	@scripts/test
+
+compat: ## every client x scenario x target, then docs/compatibility.md; SUBJECT=etcd CLIENT=jetcd SCENARIO=lock TARGET=etcd-3.7 narrow it
+	@scripts/bootstrap test
+	@scripts/compat $(if $(SUBJECT),--subject $(SUBJECT)) $(if $(CLIENT),--client $(CLIENT)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(TARGET),--target $(TARGET))
 
 demo: ## the whole migration in a few minutes, on real stores started for it
 	@scripts/bootstrap test

@@ -9,7 +9,9 @@
 pub mod client;
 pub mod families;
 pub mod known;
+pub mod report;
 pub mod result;
+pub mod run;
 pub mod scenario;
 
 pub use client::{Client, Family};
