@@ -1,0 +1,358 @@
+//! Real etcd servers: one alone, several as a cluster, and etcd's own proxy.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use super::net::http;
+use super::node::{Node, Place};
+use super::{Options, START, artefacts};
+use crate::clients::Etcdctl;
+use crate::process::{Server, Work, free_port};
+use crate::wait::until;
+
+/// Where an etcd comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EtcdRelease {
+    /// 3.4, as Debian packages it.
+    V3_4,
+    /// 3.7, built from its Go module into the bench's Go program.
+    V3_7,
+}
+
+impl EtcdRelease {
+    /// A command that goes on with etcd's own arguments; an error says what makes a missing program.
+    fn command(self) -> Result<Command> {
+        match self {
+            EtcdRelease::V3_4 => Ok(Command::new("etcd")),
+            EtcdRelease::V3_7 => {
+                let program = artefacts().join("go/compat-go");
+                ensure!(
+                    program.is_file(),
+                    "{0} is missing: (cd compat-tests/clients/go && go build -o {0} .)",
+                    program.display()
+                );
+                let mut command = Command::new(program);
+                command.arg("etcd");
+                Ok(command)
+            }
+        }
+    }
+}
+
+const GO_CLOCK: &str = "etcd is a Go program: it asks the kernel for the time without libc, so libfaketime cannot step its clock";
+/// etcd sets aside two log segments of 64 MB at the start.
+const DISK_MB: u32 = 192;
+
+/// One real etcd server.
+#[derive(Debug)]
+pub struct Etcd {
+    server: Server,
+    release: EtcdRelease,
+    name: String,
+    log: PathBuf,
+    client_port: u16,
+    peer_port: u16,
+    /// `name=URL` of every member, and how many they are.
+    cluster: (String, usize),
+    // After the server: dropped in this order, and the folder may be a mount.
+    place: Place,
+}
+
+impl Etcd {
+    /// Starts Debian's on free ports with an empty store, and waits until it answers.
+    pub fn start(work: &Work, name: &str) -> Result<Etcd> {
+        let mut cluster =
+            Self::start_cluster(work, name, EtcdRelease::V3_4, 1, &Options::default())?;
+        cluster.pop().context("a member")
+    }
+
+    /// Starts `size` servers of a release that serve together; one serves alone.
+    pub(super) fn start_cluster(
+        work: &Work,
+        name: &str,
+        release: EtcdRelease,
+        size: usize,
+        options: &Options,
+    ) -> Result<Vec<Etcd>> {
+        ensure!(!options.clock, GO_CLOCK);
+        let mut ports = Vec::new();
+        for index in 0..size {
+            let own_name = if size > 1 {
+                format!("{name}-{}", index + 1)
+            } else {
+                name.to_string()
+            };
+            ports.push((own_name, free_port()?, free_port()?));
+        }
+        let cluster = ports
+            .iter()
+            .map(|(name, _, peer)| format!("{name}=http://127.0.0.1:{peer}"))
+            .collect::<Vec<_>>()
+            .join(",");
+        let mut members = Vec::new();
+        for (name, client_port, peer_port) in ports {
+            let place = Place::new(work.path(&name).join("data"), options, DISK_MB)?
+                .without_clock(GO_CLOCK);
+            let log = work.path(&format!("{name}.log"));
+            let cluster = (cluster.clone(), size);
+            members.push(Etcd {
+                server: spawn(
+                    release,
+                    &name,
+                    &log,
+                    client_port,
+                    peer_port,
+                    &cluster.0,
+                    &place,
+                )?,
+                release,
+                name,
+                log,
+                client_port,
+                peer_port,
+                cluster,
+                place,
+            });
+        }
+        for member in &mut members {
+            member.ready()?;
+        }
+        Ok(members)
+    }
+
+    /// `host:port` for clients.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.client_port)
+    }
+
+    /// The URL that a configuration names.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+
+    /// etcdctl straight at it.
+    pub fn etcdctl(&self) -> Etcdctl {
+        Etcdctl::new(&self.address())
+    }
+
+    /// The release, as the server says it.
+    pub fn version(&self) -> Result<String> {
+        let (status, body) = http(self.client_port, "GET", "/version", "")?;
+        ensure!(status == 200, "{status} {body}");
+        let reply: Value = serde_json::from_str(&body)?;
+        Ok(reply["etcdserver"]
+            .as_str()
+            .context("etcdserver")?
+            .to_string())
+    }
+
+    /// The server process.
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    /// Starts it again on the same ports, with the data it had.
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill();
+        self.launch()?;
+        self.ready()
+    }
+
+    /// Starts it again on the same ports with an empty store, as after a botched restore.
+    pub fn wipe(&mut self) -> Result<()> {
+        self.kill();
+        self.place.empty()?;
+        self.restart()
+    }
+}
+
+fn spawn(
+    release: EtcdRelease,
+    name: &str,
+    log: &std::path::Path,
+    client_port: u16,
+    peer_port: u16,
+    cluster: &str,
+    place: &Place,
+) -> Result<Server> {
+    let client = format!("http://127.0.0.1:{client_port}");
+    let peer = format!("http://127.0.0.1:{peer_port}");
+    Server::spawn(
+        name,
+        release
+            .command()?
+            .args(["--name", name, "--log-level", "warn", "--logger", "zap"])
+            .arg("--data-dir")
+            .arg(place.data().join("etcd"))
+            .args([
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
+            .args(["--initial-cluster", cluster])
+            // The tests' disks are not what is under test.
+            .arg("--unsafe-no-fsync"),
+        log.to_path_buf(),
+    )
+}
+
+/// Waits until what serves etcd's protocol on `port` says that it is well.
+fn healthy(server: &mut Server, name: &str, port: u16) -> Result<()> {
+    until(START, &format!("{name} serves"), || {
+        server.check_alive()?;
+        let (status, body) = http(port, "GET", "/health", "")?;
+        ensure!(status == 200 && body.contains("true"), "{status} {body}");
+        Ok(())
+    })
+}
+
+impl Node for Etcd {
+    fn label(&self) -> String {
+        self.name.clone()
+    }
+
+    fn alive(&mut self) -> bool {
+        self.server.check_alive().is_ok()
+    }
+
+    fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        self.server = spawn(
+            self.release,
+            &self.name,
+            &self.log,
+            self.client_port,
+            self.peer_port,
+            &self.cluster.0,
+            &self.place,
+        )?;
+        Ok(())
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        healthy(&mut self.server, &self.name, self.client_port)
+    }
+
+    fn freeze(&mut self, frozen: bool) {
+        self.server.freeze(frozen);
+    }
+
+    fn place(&self) -> Result<&Place> {
+        Ok(&self.place)
+    }
+
+    fn may_be_emptied(&self) -> Result<()> {
+        ensure!(
+            self.cluster.1 == 1,
+            "a member of an etcd cluster that lost its log has to be removed and added as a new one; the cluster does \
+             not take it back as it is"
+        );
+        Ok(())
+    }
+}
+
+/// etcd's own proxy before etcd servers.
+#[derive(Debug)]
+pub(super) struct GrpcProxy {
+    server: Server,
+    release: EtcdRelease,
+    endpoints: String,
+    dir: PathBuf,
+    port: u16,
+}
+
+impl GrpcProxy {
+    pub(super) fn start(
+        work: &Work,
+        name: &str,
+        release: EtcdRelease,
+        behind: &[Etcd],
+    ) -> Result<GrpcProxy> {
+        let endpoints = behind.iter().map(Etcd::url).collect::<Vec<_>>().join(",");
+        let dir = work.path(name);
+        std::fs::create_dir_all(&dir)?;
+        let port = free_port()?;
+        let mut proxy = GrpcProxy {
+            server: spawn_proxy(release, &endpoints, &dir, port)?,
+            release,
+            endpoints,
+            dir,
+            port,
+        };
+        proxy.ready()?;
+        Ok(proxy)
+    }
+
+    pub(super) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+fn spawn_proxy(
+    release: EtcdRelease,
+    endpoints: &str,
+    dir: &std::path::Path,
+    port: u16,
+) -> Result<Server> {
+    Server::spawn(
+        "grpc-proxy",
+        release
+            .command()?
+            .args(["grpc-proxy", "start", "--endpoints", endpoints])
+            .args(["--listen-addr", &format!("127.0.0.1:{port}")])
+            .arg("--data-dir")
+            .arg(dir.join("data")),
+        dir.with_extension("log"),
+    )
+}
+
+impl Node for GrpcProxy {
+    fn label(&self) -> String {
+        "grpc-proxy".to_string()
+    }
+
+    fn alive(&mut self) -> bool {
+        self.server.check_alive().is_ok()
+    }
+
+    fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        self.server = spawn_proxy(self.release, &self.endpoints, &self.dir, self.port)?;
+        Ok(())
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        healthy(&mut self.server, "grpc-proxy", self.port)
+    }
+
+    fn freeze(&mut self, frozen: bool) {
+        self.server.freeze(frozen);
+    }
+
+    fn place(&self) -> Result<&Place> {
+        bail!(
+            "the proxy keeps nothing on disk and reads no clock; `legacy` before the verb means the etcd behind it"
+        )
+    }
+}
