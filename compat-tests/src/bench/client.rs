@@ -135,16 +135,43 @@ pub fn built(family: &dyn Family) -> PathBuf {
 /// As [`Family::build`].
 pub fn prepare(family: &dyn Family) -> Result<bool> {
     let (sources, built) = (sources(family), built(family));
-    let stamp = built.with_extension("stamp");
-    let digest = format!("{:016x}", digest(&sources)?);
+    once(&sources, &built, || family.build(&sources, &built))
+        .with_context(|| format!("build the clients in {}", sources.display()))
+}
+
+/// Fetches the servers that no package of the system has; says whether it had to. (etcd is in the Go clients' program.)
+///
+/// # Errors
+/// Maven is missing or fails.
+pub fn prepare_servers() -> Result<bool> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("servers/zookeeper");
+    let built = super::artefacts().join("zookeeper-3.9");
+    once(&sources, &built, || {
+        let mut folder = std::ffi::OsString::from("-Dcompat.folder=");
+        folder.push(super::artefacts());
+        let mut maven = Command::new("mvn");
+        maven
+            .args(["-q", "-B", "-f"])
+            .arg(sources.join("pom.xml"))
+            .arg(folder)
+            .arg("package");
+        tool(&mut maven, "maven").map(drop)
+    })
+    .context("fetch ZooKeeper 3.9")
+}
+
+/// Runs `build` into the folder `built` unless `sources` are as they were when it last came to its end.
+fn once(sources: &Path, built: &Path, build: impl FnOnce() -> Result<()>) -> Result<bool> {
+    let mut stamp = built.as_os_str().to_os_string();
+    stamp.push(".stamp");
+    let stamp = PathBuf::from(stamp);
+    let digest = format!("{:016x}", digest(sources)?);
     if built.is_dir() && fs::read_to_string(&stamp).is_ok_and(|found| found == digest) {
         return Ok(false);
     }
     let _ = fs::remove_file(&stamp);
-    fs::create_dir_all(&built).with_context(|| built.display().to_string())?;
-    family
-        .build(&sources, &built)
-        .with_context(|| format!("build the clients in {}", sources.display()))?;
+    fs::create_dir_all(built).with_context(|| built.display().to_string())?;
+    build()?;
     fs::write(&stamp, digest)?;
     Ok(true)
 }

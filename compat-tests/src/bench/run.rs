@@ -209,14 +209,8 @@ impl Stage<'_> {
 
     fn fault(&self, verb: &str, link: Option<&Link>, meeting: Option<&Meeting>) -> Result<()> {
         match (verb, link, meeting) {
-            ("cut", Some(link), _) => {
-                link.cut();
-                Ok(())
-            }
-            ("mend", Some(link), _) => {
-                link.mend();
-                Ok(())
-            }
+            ("cut", Some(link), _) => link.cut(),
+            ("mend", Some(link), _) => link.mend(),
             ("cut" | "mend", None, _) => bail!("the scenario's file does not say `link = true`"),
             (_, _, Some(meeting)) => {
                 let fault: Fault = verb.parse()?;

@@ -99,7 +99,21 @@ fn prepare(names: &[String]) -> Result<()> {
             build(family)?;
         }
     }
-    target::prepare()
+    servers()
+}
+
+fn servers() -> Result<()> {
+    // Its program is the real etcd too.
+    let go = families::all()
+        .into_iter()
+        .find(|family| family.name() == "go");
+    if let Some(go) = go {
+        build(go)?;
+    }
+    if client::prepare_servers()? {
+        println!("fetched ZooKeeper 3.9");
+    }
+    Ok(())
 }
 
 fn build(family: &dyn Family) -> Result<()> {
@@ -219,7 +233,7 @@ fn play(selection: &Selection) -> Result<bool> {
             versions.extend(family.versions(&client::sources(family), &client::built(family))?);
         }
     }
-    target::prepare()?;
+    servers()?;
     let known = known::list()?;
     let mut good = true;
     let mut played = 0;
