@@ -24,8 +24,10 @@ module.exports = async ({ address, prefix }) => {
 
   // The reader: children with a watch that is set again by each event, and the value of each child.
   let list = {};
+  let turns = 0;
   const missing = error => error.getName && error.getName() === 'NO_NODE';
   const follow = async () => {
+    const turn = (turns += 1);
     let names = [];
     try {
       ({ names } = await children(reader, prefix, follow));
@@ -48,7 +50,10 @@ module.exports = async ({ address, prefix }) => {
         }
       }
     }
-    list = found;
+    // The next event may have come while the values were read: then its list counts.
+    if (turn === turns) {
+      list = found;
+    }
   };
 
   const register = async (id, port) => {

@@ -3,9 +3,10 @@
 
 use super::client::Family;
 
+pub mod c;
 pub mod node;
 
 /// All of them.
 pub fn all() -> Vec<&'static dyn Family> {
-    vec![&node::Node]
+    vec![&c::C, &node::Node]
 }
