@@ -44,13 +44,13 @@ pub struct Known {
 /// Every difference that is meant.
 pub fn allowed() -> &'static [Allowed] {
     static ALL: OnceLock<Vec<Allowed>> = OnceLock::new();
-    ALL.get_or_init(|| Vec::new())
+    ALL.get_or_init(|| super::etcd::ALLOWED.to_vec())
 }
 
 /// Every difference that is to go.
 pub fn known() -> &'static [Known] {
     static ALL: OnceLock<Vec<Known>> = OnceLock::new();
-    ALL.get_or_init(|| Vec::new())
+    ALL.get_or_init(|| super::etcd::KNOWN.to_vec())
 }
 
 /// The allowed differences of a subject as rows of the table in `docs/divergences.md`.

@@ -19,6 +19,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 
 pub mod allowed;
 pub mod compare;
+pub mod etcd;
 pub mod random;
 pub mod script;
 pub mod shrink;

@@ -12,6 +12,7 @@ use super::script::Script;
 use super::{Run, Shape, Subject};
 
 mod generate;
+mod known;
 mod names;
 mod operation;
 mod run;
@@ -21,6 +22,7 @@ mod value;
 mod tests;
 
 pub use generate::generate;
+pub use known::{ALLOWED, KNOWN};
 pub use names::{Names, Revisions};
 pub use operation::{Call, Extra, Operation, StreamKind, StreamName};
 pub use value::{Resolve, Value};

@@ -78,56 +78,84 @@ impl Names {
         }
     }
 
-    /// A message with all its fields, as words. `elapsed` is how long the script has been running.
+    /// A message as words `field=value`, each field that is there. Those of a message inside another carry the
+    /// outer field's name, `kvs.lease=L1`, however deep they lie, so that what differs has a name of its own;
+    /// an empty message is `{}`. `elapsed` is how long the script has been running.
     pub fn show(&mut self, message: &DynamicMessage, elapsed: Duration) -> String {
+        let mut words = Vec::new();
+        self.words("", message, elapsed, &mut words);
+        words.join(" ")
+    }
+
+    fn words(
+        &mut self,
+        prefix: &str,
+        message: &DynamicMessage,
+        elapsed: Duration,
+        out: &mut Vec<String>,
+    ) {
         let name = message.descriptor().name().to_string();
-        let mut out = String::new();
         let granted = int(message, "grantedTTL");
         for field in message.descriptor().fields() {
             if !message.has_field(&field) {
                 continue;
             }
-            if !out.is_empty() {
-                out.push(' ');
-            }
-            let _ = write!(out, "{}=", field.name());
+            let path = format!("{prefix}{}", field.name());
             let value = message.get_field(&field);
-            let shown = if name == "LeaseTimeToLiveResponse" && field.name() == "TTL" {
-                time_left(int(message, "TTL"), granted, elapsed)
-            } else {
-                None
-            };
-            match (shown, value.as_ref()) {
-                (Some(shown), _) => out.push_str(&shown),
-                (None, Wire::List(values)) if hides_values(&name, &field) => {
-                    let _ = write!(out, "{}*some", values.len());
+            if name == "LeaseTimeToLiveResponse"
+                && field.name() == "TTL"
+                && let Some(left) = time_left(int(message, "TTL"), granted, elapsed)
+            {
+                out.push(format!("{path}={left}"));
+                continue;
+            }
+            match value.as_ref() {
+                Wire::List(values) if hides_values(&name, &field) => {
+                    out.push(format!("{path}={}*some", values.len()));
                 }
-                (None, Wire::List(values)) => {
-                    out.push('[');
-                    for (index, value) in values.iter().enumerate() {
-                        if index > 0 {
-                            out.push(' ');
-                        }
-                        out.push_str(&self.show_value(&name, &field, value, elapsed));
+                Wire::List(values) if matches!(field.kind(), Kind::Message(_)) => {
+                    for value in values {
+                        self.inner_words(&path, &field, value, elapsed, out);
                     }
-                    out.push(']');
                 }
-                (None, value) => out.push_str(&self.show_value(&name, &field, value, elapsed)),
+                Wire::List(values) => {
+                    let shown: Vec<String> = values
+                        .iter()
+                        .map(|value| self.show_value(&name, &field, value))
+                        .collect();
+                    out.push(format!("{path}=[{}]", shown.join(",")));
+                }
+                Wire::Message(_) => {
+                    self.inner_words(&path, &field, &value, elapsed, out);
+                }
+                value => out.push(format!("{path}={}", self.show_value(&name, &field, value))),
             }
         }
         for unknown in message.unknown_fields() {
-            let _ = write!(out, " ?{}", unknown.number());
+            out.push(format!("{prefix}unknown={}", unknown.number()));
         }
-        out
     }
 
-    fn show_inner(&mut self, message: &DynamicMessage, elapsed: Duration) -> String {
-        if message.descriptor().name() == "ResponseHeader"
-            && let Some(header) = self.whole_header(message)
-        {
-            return header;
+    fn inner_words(
+        &mut self,
+        path: &str,
+        field: &FieldDescriptor,
+        value: &Wire,
+        elapsed: Duration,
+        out: &mut Vec<String>,
+    ) {
+        let Wire::Message(inner) = value else {
+            return;
+        };
+        if let Some(header) = self.whole_header(inner) {
+            out.push(format!("{path}={header}"));
+            return;
         }
-        format!("{{{}}}", self.show(message, elapsed))
+        let before = out.len();
+        self.words(&format!("{}.", field.name()), inner, elapsed, out);
+        if out.len() == before {
+            out.push(format!("{path}={{}}"));
+        }
     }
 
     /// Bytes with root and lease ids by name.
@@ -189,25 +217,18 @@ impl Names {
         }
     }
 
-    fn show_value(
-        &mut self,
-        message: &str,
-        field: &FieldDescriptor,
-        value: &Wire,
-        elapsed: Duration,
-    ) -> String {
+    fn show_value(&mut self, message: &str, field: &FieldDescriptor, value: &Wire) -> String {
         let name = field.name();
         match value {
-            Wire::Message(inner) => self.show_inner(inner, elapsed),
             Wire::Bytes(bytes) => self.bytes(bytes),
             _ if hides_values(message, field) => "some".to_string(),
             Wire::String(text) => quote(self.text(text).as_bytes()),
             Wire::I64(number) if is_revision(name) => self.revision(*number),
             Wire::I64(number) if is_lease(message, name) => self.lease_name(*number),
-            Wire::U64(number) if name == "cluster_id" => named("cluster", &mut self.clusters, *number),
-            Wire::U64(number)
-                if matches!(name, "member_id" | "leader" | "memberID" | "ID") =>
-            {
+            Wire::U64(number) if name == "cluster_id" => {
+                named("cluster", &mut self.clusters, *number)
+            }
+            Wire::U64(number) if matches!(name, "member_id" | "leader" | "memberID" | "ID") => {
                 named("member", &mut self.members, *number)
             }
             Wire::I64(number) => number.to_string(),
@@ -227,6 +248,9 @@ impl Names {
 
     /// A header as nearly all replies have it: this cluster, this member, a revision and a term.
     fn whole_header(&mut self, header: &DynamicMessage) -> Option<String> {
+        if header.descriptor().name() != "ResponseHeader" {
+            return None;
+        }
         let number = |name: &str| match header.get_field_by_name(name)?.as_ref() {
             Wire::U64(number) => Some(*number),
             _ => None,
@@ -243,7 +267,7 @@ impl Names {
         let whole = named("cluster", &mut self.clusters, cluster) == "cluster1"
             && named("member", &mut self.members, member) == "member1"
             && header.unknown_fields().next().is_none();
-        whole.then(|| format!("<{}>", self.revision(revision)))
+        whole.then(|| self.revision(revision))
     }
 
     fn revision(&self, revision: i64) -> String {
@@ -344,10 +368,13 @@ fn named(kind: &str, known: &mut Vec<u64>, id: u64) -> String {
 }
 
 fn index_of<T: PartialEq>(known: &mut Vec<T>, id: T) -> usize {
-    known.iter().position(|other| *other == id).unwrap_or_else(|| {
-        known.push(id);
-        known.len() - 1
-    })
+    known
+        .iter()
+        .position(|other| *other == id)
+        .unwrap_or_else(|| {
+            known.push(id);
+            known.len() - 1
+        })
 }
 
 fn lease_of_hex(hex: &[u8]) -> Option<i64> {
@@ -376,7 +403,10 @@ fn replace(bytes: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
 
 fn for_each_revision(line: &str, mut visit: impl FnMut(i64)) {
     for part in line.split(OPEN).skip(1) {
-        if let Some(revision) = part.split_once(CLOSE).and_then(|(number, _)| number.parse().ok()) {
+        if let Some(revision) = part
+            .split_once(CLOSE)
+            .and_then(|(number, _)| number.parse().ok())
+        {
             visit(revision);
         }
     }

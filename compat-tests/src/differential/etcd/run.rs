@@ -268,10 +268,8 @@ impl Run {
     ) -> Result<()> {
         let open = self.streams.get_mut(&key).context("just opened")?;
         let create = |id: i64| {
-            let create = Value::message([
-                ("key", Value::text(SENTINEL)),
-                ("watch_id", Value::Int(id)),
-            ]);
+            let create =
+                Value::message([("key", Value::text(SENTINEL)), ("watch_id", Value::Int(id))]);
             Value::message([("create_request", create)]).encode(input, &self.names)
         };
         if !open.hidden {
@@ -500,7 +498,7 @@ impl Run {
                     self.names.note(mark, int(inner, part.1));
                 }
                 let shown = self.names.show(&message, self.started.elapsed());
-                format!("ok {shown}")
+                format!("ok {shown}").trim_end().to_string()
             }
             Err(error) => format!("undecodable reply: {error}"),
         }
@@ -546,6 +544,8 @@ impl Run {
 fn failed(names: &mut Names, failure: &Failure) -> String {
     let code: Code = failure.code;
     format!("{code:?}: {}", names.text(&failure.message))
+        .trim_end()
+        .to_string()
 }
 
 fn events(message: &DynamicMessage) -> Vec<Wire> {
@@ -578,7 +578,10 @@ fn is_sentinel(message: &DynamicMessage, number: u64) -> bool {
 }
 
 fn flag(message: &DynamicMessage, field: &str) -> bool {
-    matches!(message.get_field_by_name(field).as_deref(), Some(Wire::Bool(true)))
+    matches!(
+        message.get_field_by_name(field).as_deref(),
+        Some(Wire::Bool(true))
+    )
 }
 
 /// Brings the messages of a stream into the order that a client may rely on: first what answers creates, in
@@ -618,11 +621,18 @@ fn arrange(messages: Vec<DynamicMessage>, sentinel: &[u8]) -> Vec<(DynamicMessag
             }
         }
     }
-    let watchers = watchers.into_values().flatten().filter_map(|part| match part {
-        Part::Other(message) => Some((message, "canceled")),
-        Part::Events(batch) => batch.into_message(),
-    });
-    created.into_iter().chain(watchers).chain(progress).collect()
+    let watchers = watchers
+        .into_values()
+        .flatten()
+        .filter_map(|part| match part {
+            Part::Other(message) => Some((message, "canceled")),
+            Part::Events(batch) => batch.into_message(),
+        });
+    created
+        .into_iter()
+        .chain(watchers)
+        .chain(progress)
+        .collect()
 }
 
 enum Part {
@@ -641,11 +651,8 @@ struct Batch {
 
 impl Batch {
     fn append(&mut self, message: DynamicMessage, events: Vec<Wire>) {
-        let revision = |event: Option<&Wire>| {
-            event
-                .and_then(pair)
-                .map(|pair| int(&pair, "mod_revision"))
-        };
+        let revision =
+            |event: Option<&Wire>| event.and_then(pair).map(|pair| int(&pair, "mod_revision"));
         let before = revision(self.events.last());
         if !self.fragment && before.is_some() && before == revision(events.first()) {
             self.cut = true;

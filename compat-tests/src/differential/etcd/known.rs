@@ -1,0 +1,153 @@
+//! What may differ between etcd and Causeway, and what does but should not.
+
+use crate::differential::{Allowed, Known, Rule};
+
+/// Differences that are meant to stay; the model is etcd 3.5, and the newest etcd is held against it too.
+pub const ALLOWED: &[Allowed] = &[
+    Allowed {
+        id: "etcd-unknown-sort",
+        subject: "etcd",
+        place: "an unknown sort order or target",
+        real: "refused by releases after 3.5; an unknown target ends the process of those before",
+        causeway: "the default",
+        reason: "as the model",
+        shown_by: "differential: unknown-sort.script",
+        rules: &[Rule::result(
+            "KV/*",
+            "InvalidArgument: etcdserver: invalid sort option",
+            "*",
+        )],
+    },
+    Allowed {
+        id: "etcd-status-after-3.5",
+        subject: "etcd",
+        place: "Status",
+        real: "storage version, quota and downgrade information from 3.6 on",
+        causeway: "without them",
+        reason: "as the model",
+        shown_by: "differential: status.script",
+        rules: &[Rule::fields(
+            "Maintenance/Status*",
+            &["storageVersion", "dbSizeQuota", "downgradeInfo"],
+        )],
+    },
+    Allowed {
+        id: "etcd-keys-only-lease",
+        subject: "etcd",
+        place: "Range with `keys_only`",
+        real: "drops the lease too from 3.7 on",
+        causeway: "keeps it",
+        reason: "as the model",
+        shown_by: "differential: keys-only-lease.script",
+        rules: &[Rule::fields("KV/*keys_only=true*", &["kvs.lease"])],
+    },
+    Allowed {
+        id: "etcd-members",
+        subject: "etcd",
+        place: "MemberRemove, -Update, -Promote",
+        real: "change the cluster",
+        causeway: "refused (FailedPrecondition)",
+        reason: "the members shown are gateways",
+        shown_by: "differential: members.script",
+        rules: &[Rule::harmless(
+            "Cluster/Member*",
+            "NotFound: etcdserver: member not found",
+            "FailedPrecondition: causeway: Member* is refused: *",
+        )],
+    },
+];
+
+/// Differences that are to go.
+pub const KNOWN: &[Known] = &[
+    Known {
+        id: "etcd-lock",
+        subject: "etcd",
+        script: "lock.script",
+        reason: "the embedded store does not serve v3lock",
+        rules: &[Rule::result(
+            "Lock/*",
+            "*",
+            "Unimplemented: unknown service v3lockpb.Lock",
+        )],
+    },
+    Known {
+        id: "etcd-election",
+        subject: "etcd",
+        script: "election.script",
+        reason: "the embedded store does not serve v3election",
+        rules: &[
+            Rule::result(
+                "Election/*",
+                "*",
+                "Unimplemented: unknown service v3electionpb.Election",
+            ),
+            Rule::result(
+                "o*",
+                "*",
+                "Unimplemented: unknown service v3electionpb.Election",
+            ),
+        ],
+    },
+    Known {
+        id: "etcd-unknown-compare",
+        subject: "etcd",
+        script: "unknown-compare.script",
+        reason: "a compare with an unknown result holds in etcd, with an unknown target compares as equal",
+        rules: &[
+            Rule::result("KV/Txn *result=9*", "*", "*"),
+            Rule::result("KV/Txn *target=9*", "*", "*"),
+        ],
+    },
+    Known {
+        id: "etcd-leases-order",
+        subject: "etcd",
+        script: "leases-order.script",
+        reason: "etcd lists leases by their expiry, soonest first; Causeway by id",
+        rules: &[Rule::fields("Lease/LeaseLeases*", &["order", "leases.ID"])],
+    },
+    Known {
+        id: "etcd-defragment-header",
+        subject: "etcd",
+        script: "defragment-header.script",
+        reason: "etcd answers Defragment without a header",
+        rules: &[Rule::fields("Maintenance/Defragment*", &["header"])],
+    },
+    Known {
+        id: "etcd-unknown-method",
+        subject: "etcd",
+        script: "unknown-method.script",
+        reason: "the refusal of an unknown method carries no text",
+        rules: &[
+            Rule::harmless("raw *", "Unimplemented: unknown method *", "Unimplemented:"),
+            // As long as it does not serve them.
+            Rule::harmless(
+                "raw Lock/*",
+                "Unimplemented: *",
+                "Unimplemented: unknown service *",
+            ),
+            Rule::harmless(
+                "raw Election/*",
+                "Unimplemented: *",
+                "Unimplemented: unknown service *",
+            ),
+        ],
+    },
+    Known {
+        id: "etcd-progress-after-compacted",
+        subject: "etcd",
+        script: "progress-after-compacted.script",
+        reason: "once a watcher was cancelled by compaction, etcd 3.7 answers no progress request on that stream",
+        rules: &[Rule::harmless("w*", "nothing", "progress *")],
+    },
+    Known {
+        id: "etcd-malformed",
+        subject: "etcd",
+        script: "malformed.script",
+        reason: "a message that cannot be decoded: another text; a field of another wire type is unknown to etcd",
+        rules: &[Rule::result(
+            "raw *",
+            "*",
+            "Internal: failed to decode Protobuf message*",
+        )],
+    },
+];
