@@ -102,21 +102,38 @@ func (c *client) sawState(state zk.State) bool {
 	return false
 }
 
-// silent checks that a watch's channel gives nothing, and the wire nothing for the path.
-func (c *client) silent(r *support.Run, path string, watch <-chan zk.Event) {
-	before := len(c.eventsOf(path))
-	support.Silent(r, time.Second, "watch on "+path, watch)
-	support.Equal(r, "events of "+path+" on the wire", len(c.eventsOf(path)), before)
+// armed is a watch that was set, and how much its client had been told of the path before.
+type armed struct {
+	client *client
+	path   string
+	events <-chan zk.Event
+	before int
 }
 
-// fired takes the one event that a watch gives, and checks that the wire has brought it once.
-func (c *client) fired(r *support.Run, limit time.Duration, watch <-chan zk.Event, path string, want zk.EventType, before int) {
-	event := support.Next(r, limit, "watch on "+path, watch)
-	r.Must("watch on "+path, event.Err)
-	support.Equal(r, "event", event.Type.String()+" "+event.Path, want.String()+" "+path)
-	time.Sleep(300 * time.Millisecond)
-	support.Equal(r, "events of "+path+" on the wire", c.eventsOf(path)[before:], []zk.EventType{want})
-	support.Silent(r, 0, "watch on "+path+" after its event", watch)
+// fired expects the watch's one event, and that the wire has brought it once.
+func (a armed) fired(r *support.Run, limit time.Duration, want zk.EventType) {
+	event := support.Next(r, limit, "watch on "+a.path, a.events)
+	r.Must("watch on "+a.path, event.Err)
+	support.Equal(r, "event", event.Type.String()+" "+event.Path, want.String()+" "+a.path)
+	support.Silent(r, 300*time.Millisecond, "watch on "+a.path+" after its event", drained(a.events))
+	support.Equal(r, "events of "+a.path+" on the wire", a.client.eventsOf(a.path)[a.before:], []zk.EventType{want})
+}
+
+// silent checks for a second that the watch gives nothing, and the wire nothing for its path.
+func (a armed) silent(r *support.Run) {
+	support.Silent(r, time.Second, "watch on "+a.path, a.events)
+	support.Equal(r, "events of "+a.path+" on the wire", a.client.eventsOf(a.path)[a.before:], []zk.EventType{})
+}
+
+// drained passes on what a channel still gives, and stays open when the channel is closed, so that a wait lasts.
+func drained(from <-chan zk.Event) <-chan zk.Event {
+	rest := make(chan zk.Event)
+	go func() {
+		for event := range from {
+			rest <- event
+		}
+	}()
+	return rest
 }
 
 // parents makes the persistent nodes above a path.
@@ -152,17 +169,27 @@ func (c *client) get(r *support.Run, path string) (string, *zk.Stat) {
 	return string(value), stat
 }
 
-func (c *client) getW(r *support.Run, path string) (string, <-chan zk.Event) {
-	value, _, watch, err := c.GetW(path)
+func (c *client) getW(r *support.Run, path string) (string, armed) {
+	before := len(c.eventsOf(path))
+	value, _, events, err := c.GetW(path)
 	r.Must("get "+path+" with a watch", err)
-	return string(value), watch
+	return string(value), armed{c, path, events, before}
 }
 
-func (c *client) childrenW(r *support.Run, path string) ([]string, <-chan zk.Event) {
-	names, _, watch, err := c.ChildrenW(path)
+func (c *client) existsW(r *support.Run, path string, want bool) armed {
+	before := len(c.eventsOf(path))
+	there, _, events, err := c.ExistsW(path)
+	r.Must("exists "+path+" with a watch", err)
+	support.Equal(r, "exists "+path, there, want)
+	return armed{c, path, events, before}
+}
+
+func (c *client) childrenW(r *support.Run, path string) ([]string, armed) {
+	before := len(c.eventsOf(path))
+	names, _, events, err := c.ChildrenW(path)
 	r.Must("children of "+path+" with a watch", err)
 	sort.Strings(names)
-	return names, watch
+	return names, armed{c, path, events, before}
 }
 
 func (c *client) children(r *support.Run, path string) []string {
