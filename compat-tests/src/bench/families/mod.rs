@@ -4,9 +4,10 @@
 use super::client::Family;
 
 pub mod c;
+pub mod go;
 pub mod node;
 
 /// All of them.
 pub fn all() -> Vec<&'static dyn Family> {
-    vec![&c::C, &node::Node]
+    vec![&c::C, &go::Go, &node::Node]
 }
