@@ -5,9 +5,10 @@ use super::client::Family;
 
 pub mod c;
 pub mod go;
+pub mod java;
 pub mod node;
 
 /// All of them.
 pub fn all() -> Vec<&'static dyn Family> {
-    vec![&c::C, &go::Go, &node::Node]
+    vec![&c::C, &go::Go, &java::Java, &node::Node]
 }
