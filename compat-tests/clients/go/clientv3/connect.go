@@ -41,14 +41,16 @@ func connectScenario(r *support.Run) {
 		support.Equal(r, "cluster id", list.Header.ClusterId, cluster)
 	})
 	r.Step("header", func(ctx context.Context) {
-		first, err := client.Get(ctx, r.Prefix+"/none")
-		r.Must("get", err)
-		second, err := client.Get(ctx, r.Prefix+"/none")
-		r.Must("get", err)
-		support.Equal(r, "cluster id", first.Header.ClusterId, cluster)
-		support.Equal(r, "second cluster id", second.Header.ClusterId, cluster)
-		support.Equal(r, "second revision", second.Header.Revision, first.Header.Revision)
-		r.That(first.Header.Revision != 0, "revision is 0")
+		moves(r, "two reads", 0, func() (int64, int64) {
+			first, err := client.Get(ctx, r.Prefix+"/none")
+			r.Must("get", err)
+			second, err := client.Get(ctx, r.Prefix+"/none")
+			r.Must("get", err)
+			support.Equal(r, "cluster id", first.Header.ClusterId, cluster)
+			support.Equal(r, "second cluster id", second.Header.ClusterId, cluster)
+			r.That(first.Header.Revision != 0, "revision is 0")
+			return first.Header.Revision, second.Header.Revision
+		})
 	})
 	r.Step("unreachable", func(context.Context) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")

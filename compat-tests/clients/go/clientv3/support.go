@@ -74,6 +74,22 @@ func revision(r *support.Run, ctx context.Context, client *clientv3.Client) int6
 	return got.Header.Revision
 }
 
+// moves checks how far one operation moves the store's revision. Others may write to the same server: the attempt,
+// which gives the revision before and after, is made again until nobody came between. It must never move less.
+func moves(r *support.Run, what string, want int64, attempt func() (before, after int64)) {
+	var moved int64
+	for range 60 {
+		before, after := attempt()
+		moved = after - before
+		r.That(moved >= want, "%s: revision %d, then %d", what, before, after)
+		if moved == want {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	r.Fail("%s: the revision moved by %d and never by %d", what, moved, want)
+}
+
 // refused expects this error of the server.
 func refused(r *support.Run, what string, err, want error) {
 	if !errors.Is(err, want) {

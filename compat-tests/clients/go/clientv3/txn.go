@@ -36,13 +36,12 @@ func txn(r *support.Run) {
 		support.Equal(r, "mod revision", pair.ModRevision, done.Header.Revision)
 	})
 	r.Step("otherwise", func(ctx context.Context) {
-		before := revision(r, ctx, client)
 		done := create(ctx)
 		support.Equal(r, "succeeded", done.Succeeded, false)
 		support.Equal(r, "responses", len(done.Responses), 1)
 		found := done.Responses[0].GetResponseRange()
 		r.That(found != nil && len(found.Kvs) == 1 && string(found.Kvs[0].Value) == "made", "the else branch gave %v", done.Responses[0])
-		support.Equal(r, "revision", done.Header.Revision, before)
+		support.Equal(r, "version", get(r, ctx, client, key).Version, 1)
 	})
 	r.Step("compares", func(ctx context.Context) {
 		put(r, ctx, client, key, "m")
@@ -70,10 +69,14 @@ func txn(r *support.Run) {
 		}
 	})
 	r.Step("several", func(ctx context.Context) {
-		before := revision(r, ctx, client)
-		done := commit(client.Txn(ctx).Then(clientv3.OpPut(r.Prefix+"/1", "1"), clientv3.OpDelete(key),
-			clientv3.OpPut(r.Prefix+"/2", "2"), clientv3.OpPut(r.Prefix+"/3", "3")))
-		support.Equal(r, "revision", done.Header.Revision, before+1)
+		var done *clientv3.TxnResponse
+		moves(r, "a transaction of four", 1, func() (int64, int64) {
+			put(r, ctx, client, key, "to be deleted")
+			before := revision(r, ctx, client)
+			done = commit(client.Txn(ctx).Then(clientv3.OpPut(r.Prefix+"/1", "1"), clientv3.OpDelete(key),
+				clientv3.OpPut(r.Prefix+"/2", "2"), clientv3.OpPut(r.Prefix+"/3", "3")))
+			return before, done.Header.Revision
+		})
 		support.Equal(r, "responses", len(done.Responses), 4)
 		for _, at := range []int{0, 2, 3} {
 			r.That(done.Responses[at].GetResponsePut() != nil, "response %d is %v", at, done.Responses[at])
@@ -83,7 +86,7 @@ func txn(r *support.Run) {
 		for _, name := range []string{"1", "2", "3"} {
 			pair := get(r, ctx, client, r.Prefix+"/"+name)
 			support.Equal(r, "value", string(pair.Value), name)
-			support.Equal(r, "mod revision", pair.ModRevision, before+1)
+			support.Equal(r, "mod revision", pair.ModRevision, done.Header.Revision)
 		}
 		absent(r, ctx, client, key)
 	})
@@ -96,31 +99,35 @@ func txn(r *support.Run) {
 		support.Equal(r, "mod revision", found.Kvs[0].ModRevision, done.Header.Revision)
 	})
 	r.Step("read-only", func(ctx context.Context) {
-		before := revision(r, ctx, client)
-		done := commit(client.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(r.Prefix+"/1")))
-		support.Equal(r, "responses", len(done.Responses), 2)
-		support.Equal(r, "revision", done.Header.Revision, before)
-		support.Equal(r, "revision after", revision(r, ctx, client), before)
+		moves(r, "a transaction of gets", 0, func() (int64, int64) {
+			before := revision(r, ctx, client)
+			done := commit(client.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(r.Prefix+"/1")))
+			support.Equal(r, "responses", len(done.Responses), 2)
+			return before, revision(r, ctx, client)
+		})
 	})
 	r.Step("all-or-nothing", func(ctx context.Context) {
-		before := revision(r, ctx, client)
-		done := commit(client.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", "new"), clientv3.Compare(clientv3.Value(key), "=", "old")).
-			Then(clientv3.OpPut(r.Prefix+"/not", "1"), clientv3.OpDelete(key)))
-		support.Equal(r, "succeeded", done.Succeeded, false)
-		support.Equal(r, "responses", len(done.Responses), 0)
+		moves(r, "a transaction that does nothing", 0, func() (int64, int64) {
+			before := revision(r, ctx, client)
+			done := commit(client.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", "new"), clientv3.Compare(clientv3.Value(key), "=", "old")).
+				Then(clientv3.OpPut(r.Prefix+"/not", "1"), clientv3.OpDelete(key)))
+			support.Equal(r, "succeeded", done.Succeeded, false)
+			support.Equal(r, "responses", len(done.Responses), 0)
+			return before, revision(r, ctx, client)
+		})
 		absent(r, ctx, client, r.Prefix+"/not")
 		support.Equal(r, "value", string(get(r, ctx, client, key).Value), "new")
-		support.Equal(r, "revision", revision(r, ctx, client), before)
 	})
 	r.Step("duplicate", func(ctx context.Context) {
-		before := revision(r, ctx, client)
-		_, err := client.Txn(ctx).Then(clientv3.OpPut(key, "a"), clientv3.OpPut(key, "b")).Commit()
-		refused(r, "transaction", err, rpctypes.ErrDuplicateKey)
+		moves(r, "a refused transaction", 0, func() (int64, int64) {
+			before := revision(r, ctx, client)
+			_, err := client.Txn(ctx).Then(clientv3.OpPut(key, "a"), clientv3.OpPut(key, "b")).Commit()
+			refused(r, "transaction", err, rpctypes.ErrDuplicateKey)
+			return before, revision(r, ctx, client)
+		})
 		support.Equal(r, "value", string(get(r, ctx, client, key).Value), "new")
-		support.Equal(r, "revision", revision(r, ctx, client), before)
 	})
 	r.Step("nested", func(ctx context.Context) {
-		before := revision(r, ctx, client)
 		inner := clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "=", "outer")},
 			[]clientv3.Op{clientv3.OpPut(r.Prefix+"/inner", "then"), clientv3.OpGet(key)}, []clientv3.Op{clientv3.OpPut(r.Prefix+"/inner", "else")})
 		done := commit(client.Txn(ctx).Then(clientv3.OpPut(r.Prefix+"/outer", "1"), inner))
@@ -130,8 +137,8 @@ func txn(r *support.Run) {
 		support.Equal(r, "inner succeeded", within.Succeeded, false)
 		support.Equal(r, "inner responses", len(within.Responses), 1)
 		support.Equal(r, "inner value", string(get(r, ctx, client, r.Prefix+"/inner").Value), "else")
-		support.Equal(r, "revision", done.Header.Revision, before+1)
-		support.Equal(r, "inner revision", get(r, ctx, client, r.Prefix+"/inner").ModRevision, before+1)
+		support.Equal(r, "outer revision", get(r, ctx, client, r.Prefix+"/outer").ModRevision, done.Header.Revision)
+		support.Equal(r, "inner revision", get(r, ctx, client, r.Prefix+"/inner").ModRevision, done.Header.Revision)
 	})
 	r.Step("cas", func(ctx context.Context) {
 		counter := r.Prefix + "/counter"
