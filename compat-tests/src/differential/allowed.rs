@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use super::compare::Rule;
+use super::{etcd, zookeeper};
 
 /// A difference that is meant to stay: a line of `docs/divergences.md`.
 #[derive(Debug, Clone, Copy)]
@@ -44,13 +45,13 @@ pub struct Known {
 /// Every difference that is meant.
 pub fn allowed() -> &'static [Allowed] {
     static ALL: OnceLock<Vec<Allowed>> = OnceLock::new();
-    ALL.get_or_init(|| super::etcd::ALLOWED.to_vec())
+    ALL.get_or_init(|| [zookeeper::ALLOWED, etcd::ALLOWED].concat())
 }
 
 /// Every difference that is to go.
 pub fn known() -> &'static [Known] {
     static ALL: OnceLock<Vec<Known>> = OnceLock::new();
-    ALL.get_or_init(|| super::etcd::KNOWN.to_vec())
+    ALL.get_or_init(|| [zookeeper::KNOWN, etcd::KNOWN].concat())
 }
 
 /// The allowed differences of a subject as rows of the table in `docs/divergences.md`.

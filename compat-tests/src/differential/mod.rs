@@ -5,7 +5,8 @@
 //! [`allowed`] forgives is counted, and the rest is made small by [`shrink`] and printed as a script that
 //! [`replay`] runs again. The first target is the model: rules say what *it* shows first.
 //!
-//! To add a subject: implement [`Subject`], give it a table of [`Allowed`] and [`Known`].
+//! To add a subject: implement [`Subject`], give it a table of [`Allowed`] and [`Known`], and name it in
+//! [`Which`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, thread};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 pub mod allowed;
 pub mod compare;
@@ -23,6 +24,7 @@ pub mod etcd;
 pub mod random;
 pub mod script;
 pub mod shrink;
+pub mod zookeeper;
 
 pub use allowed::{Allowed, Known, allowed, known};
 pub use compare::{Difference, Rule, Seen, Then};
@@ -287,6 +289,50 @@ impl Comparison {
             out.push_str("no difference\n");
         }
         out
+    }
+}
+
+/// The subjects by name, for a command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// ZooKeeper.
+    ZooKeeper,
+    /// etcd.
+    Etcd,
+}
+
+impl Which {
+    /// `zookeeper`.
+    pub fn parse(name: &str) -> Result<Which> {
+        match name {
+            "zookeeper" => Ok(Which::ZooKeeper),
+            "etcd" => Ok(Which::Etcd),
+            _ => bail!("no differential subject `{name}`"),
+        }
+    }
+
+    /// See [`explore`].
+    pub fn explore(self, options: &Options) -> Result<Summary> {
+        match self {
+            Which::ZooKeeper => explore(&zookeeper::ZooKeeper, options),
+            Which::Etcd => explore(&etcd::Etcd, options),
+        }
+    }
+
+    /// See [`replay`].
+    pub fn replay(self, file: &Path, left: &str, right: &str) -> Result<Comparison> {
+        match self {
+            Which::ZooKeeper => replay(&zookeeper::ZooKeeper, file, left, right),
+            Which::Etcd => replay(&etcd::Etcd, file, left, right),
+        }
+    }
+
+    /// The script of a seed as text.
+    pub fn script(self, seed: u64, shape: &Shape) -> String {
+        match self {
+            Which::ZooKeeper => print_script(&zookeeper::ZooKeeper, seed, shape),
+            Which::Etcd => print_script(&etcd::Etcd, seed, shape),
+        }
     }
 }
 

@@ -203,7 +203,7 @@ mod tests {
         let mut random = Random::new(seed);
         let mut script = Script::new("toy", 3);
         for _ in 0..length {
-            let ops = (0..1 + random.below(3)).map(|_| (random.below(3), random.next() % 100));
+            let ops = (0..1 + random.below(3)).map(|_| (random.below(3), random.draw() % 100));
             script.steps.push(Step { ops: ops.collect() });
         }
         script

@@ -1,7 +1,5 @@
 //! The frame on a toy: registers that clients put to and get from, on an `address` that names its faults.
 
-use anyhow::bail;
-
 use super::*;
 
 struct Toy;
@@ -24,7 +22,7 @@ impl Subject for Toy {
         let mut script = Script::new("toy", shape.clients);
         for _ in 0..shape.length {
             let op = if random.chance(1, 2) {
-                ToyOp::Put(random.below(3), random.next() % 100)
+                ToyOp::Put(random.below(3), random.draw() % 100)
             } else {
                 ToyOp::Get(random.below(3))
             };

@@ -922,6 +922,10 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "a length may be wrong, and more bytes may come: it is no iterator"
+    )]
     /// The next whole payload. Fails on a length that no server sends.
     pub fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let Some(head) = self.buffer.first_chunk::<4>() else {
