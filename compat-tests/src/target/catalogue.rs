@@ -206,6 +206,7 @@ fn zookeeper(
     Ok(Site {
         zookeeper: Some(join(&members, ZooKeeper::address)),
         etcd: None,
+        admin: None,
         version,
         front: Group::of(members),
         stores: Vec::new(),
@@ -218,6 +219,7 @@ fn etcd(work: &Work, release: EtcdRelease, size: usize, options: &Options) -> Re
     Ok(Site {
         zookeeper: None,
         etcd: Some(join(&members, Etcd::address)),
+        admin: None,
         version,
         front: Group::of(members),
         stores: Vec::new(),
@@ -232,6 +234,7 @@ fn grpc_proxy(work: &Work, options: &Options) -> Result<Site> {
     Ok(Site {
         zookeeper: None,
         etcd: Some(proxy.address()),
+        admin: None,
         version,
         front: Group::one(proxy),
         stores: vec![(Stores::Etcd, Group::of(members))],
@@ -244,6 +247,7 @@ fn gateway_alone(work: &Work, options: &Options) -> Result<Site> {
     Ok(Site {
         zookeeper: Some(target.zookeeper),
         etcd: Some(target.etcd),
+        admin: Some(format!("127.0.0.1:{}", gateway.admin_port())),
         version: gateway::version()?,
         front: Group::one(gateway),
         stores: Vec::new(),
@@ -265,6 +269,7 @@ fn gateway_before(work: &Work, phase: &str, options: &Options) -> Result<Site> {
     Ok(Site {
         zookeeper: Some(target.zookeeper),
         etcd: Some(target.etcd),
+        admin: Some(format!("127.0.0.1:{}", gateway.admin_port())),
         version: format!(
             "{} in phase {phase} before ZooKeeper {} and etcd {}",
             gateway::version()?,

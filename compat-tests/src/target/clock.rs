@@ -27,7 +27,7 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Moves it by `seconds`.
+    /// Moves it by `seconds`; the next look at it shows that.
     pub(super) fn step(&self, seconds: i64) -> Result<()> {
         self.offset.fetch_add(seconds, Ordering::Relaxed);
         self.write()
@@ -44,6 +44,8 @@ impl Clock {
             ("FAKETIME_NO_CACHE", "1".into()),
             // A step of the wall clock leaves the monotonic one alone, as settimeofday does.
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+            // Its mend for waits on the monotonic clock makes each wait of a JVM a long one: 15 s until it serves.
+            ("FAKETIME_FORCE_MONOTONIC_FIX", "0".into()),
         ]
         .map(|(name, value)| (name.into(), value))
         .into()
@@ -51,7 +53,7 @@ impl Clock {
 
     fn write(&self) -> Result<()> {
         let offset = self.offset.load(Ordering::Relaxed);
-        // In one step: the library reads the file at every look at the clock.
+        // In one piece: the library reads the file at every look at the clock.
         let fresh = self.file.with_extension("fresh");
         fs::write(&fresh, format!("{offset:+}\n"))?;
         fs::rename(&fresh, &self.file).context("clock file")

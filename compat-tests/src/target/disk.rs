@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,24 +16,27 @@ pub(super) const FILLER: &str = "bench-filler";
 #[derive(Debug)]
 pub(super) struct SmallDisk {
     dir: PathBuf,
+    owner: u32,
 }
 
 impl SmallDisk {
     /// Mounts one of `megabytes` on `dir`.
     pub(super) fn mount(dir: &Path, megabytes: u32) -> Result<SmallDisk> {
-        let got = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m,mode=700")])
-            .arg("causeway-bench")
+        let owner = fs::metadata(dir)?.uid();
+        let options = format!("size={megabytes}m,mode=700,uid={owner}");
+        let got = as_root(owner, "mount")
+            .args(["-t", "tmpfs", "-o", &options, "causeway-bench"])
             .arg(dir)
             .output()
             .context("mount")?;
         ensure!(
             got.status.success(),
-            "a small disk is a tmpfs, and mounting one needs root: {}",
+            "a small disk is a tmpfs, and mounting one needs root, or sudo without a password: {}",
             String::from_utf8_lossy(&got.stderr).trim()
         );
         Ok(SmallDisk {
             dir: dir.to_path_buf(),
+            owner,
         })
     }
 
@@ -69,6 +73,19 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         // Lazily: a log file that is still open must not keep the mount in every later listing.
-        let _ = Command::new("umount").arg("-l").arg(&self.dir).output();
+        let _ = as_root(self.owner, "umount")
+            .arg("-l")
+            .arg(&self.dir)
+            .output();
     }
+}
+
+/// The program as root; `user` is who runs this process.
+fn as_root(user: u32, program: &str) -> Command {
+    if user == 0 {
+        return Command::new(program);
+    }
+    let mut command = Command::new("sudo");
+    command.args(["-n", program]);
+    command
 }

@@ -1,13 +1,14 @@
 //! Real etcd servers: one alone, several as a cluster, and etcd's own proxy.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::net::http;
-use super::node::{Node, Place};
+use super::node::{Node, Place, freeze};
 use super::{Options, START, artefacts};
 use crate::clients::Etcdctl;
 use crate::process::{Server, Work, free_port};
@@ -31,7 +32,7 @@ impl EtcdRelease {
                 let program = artefacts().join("go/compat-go");
                 ensure!(
                     program.is_file(),
-                    "{0} is missing: (cd compat-tests/clients/go && go build -o {0} .)",
+                    "etcd 3.7 is not in {}: run target/debug/causeway-compat prepare go",
                     program.display()
                 );
                 let mut command = Command::new(program);
@@ -177,7 +178,7 @@ impl Etcd {
 fn spawn(
     release: EtcdRelease,
     name: &str,
-    log: &std::path::Path,
+    log: &Path,
     client_port: u16,
     peer_port: u16,
     cluster: &str,
@@ -251,17 +252,17 @@ impl Node for Etcd {
         healthy(&mut self.server, &self.name, self.client_port)
     }
 
-    fn freeze(&mut self, frozen: bool) {
-        self.server.freeze(frozen);
+    fn freeze(&mut self, frozen: bool) -> Result<()> {
+        freeze(&self.server, frozen)
     }
 
     fn place(&self) -> Result<&Place> {
         Ok(&self.place)
     }
 
-    fn may_be_emptied(&self) -> Result<()> {
+    fn may_be_emptied(&self, alone: bool) -> Result<()> {
         ensure!(
-            self.cluster.1 == 1,
+            !alone,
             "a member of an etcd cluster that lost its log has to be removed and added as a new one; the cluster does \
              not take it back as it is"
         );
@@ -288,7 +289,7 @@ impl GrpcProxy {
     ) -> Result<GrpcProxy> {
         let endpoints = behind.iter().map(Etcd::url).collect::<Vec<_>>().join(",");
         let dir = work.path(name);
-        std::fs::create_dir_all(&dir)?;
+        fs::create_dir_all(&dir)?;
         let port = free_port()?;
         let mut proxy = GrpcProxy {
             server: spawn_proxy(release, &endpoints, &dir, port)?,
@@ -306,18 +307,19 @@ impl GrpcProxy {
     }
 }
 
-fn spawn_proxy(
-    release: EtcdRelease,
-    endpoints: &str,
-    dir: &std::path::Path,
-    port: u16,
-) -> Result<Server> {
+fn spawn_proxy(release: EtcdRelease, endpoints: &str, dir: &Path, port: u16) -> Result<Server> {
+    let address = format!("127.0.0.1:{port}");
     Server::spawn(
         "grpc-proxy",
         release
             .command()?
             .args(["grpc-proxy", "start", "--endpoints", endpoints])
-            .args(["--listen-addr", &format!("127.0.0.1:{port}")])
+            .args([
+                "--listen-addr",
+                &address,
+                "--advertise-client-url",
+                &address,
+            ])
             .arg("--data-dir")
             .arg(dir.join("data")),
         dir.with_extension("log"),
@@ -346,8 +348,8 @@ impl Node for GrpcProxy {
         healthy(&mut self.server, "grpc-proxy", self.port)
     }
 
-    fn freeze(&mut self, frozen: bool) {
-        self.server.freeze(frozen);
+    fn freeze(&mut self, frozen: bool) -> Result<()> {
+        freeze(&self.server, frozen)
     }
 
     fn place(&self) -> Result<&Place> {

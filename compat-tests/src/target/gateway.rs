@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use super::net::http;
-use super::node::{Node, Place};
+use super::node::{Node, Place, freeze};
 use super::{START, Target};
 use crate::process::{Server, Work};
 use crate::settings::Settings;
@@ -223,8 +223,8 @@ impl Node for Gateway {
         self.wait_ready()
     }
 
-    fn freeze(&mut self, frozen: bool) {
-        self.server.freeze(frozen);
+    fn freeze(&mut self, frozen: bool) -> Result<()> {
+        freeze(&self.server, frozen)
     }
 
     fn place(&self) -> Result<&Place> {

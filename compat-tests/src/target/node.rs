@@ -3,12 +3,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::Options;
 use super::clock::Clock;
 use super::disk::{FILLER, SmallDisk};
+use crate::process::Server;
+use crate::wait::until;
 
 /// A server that can be killed and started again on the same ports.
 pub(super) trait Node: std::fmt::Debug + Send {
@@ -22,14 +25,31 @@ pub(super) trait Node: std::fmt::Debug + Send {
     fn launch(&mut self) -> Result<()>;
     /// Waits until it serves clients.
     fn ready(&mut self) -> Result<()>;
-    /// SIGSTOP or SIGCONT.
-    fn freeze(&mut self, frozen: bool);
+    /// SIGSTOP or SIGCONT; see [`freeze`].
+    fn freeze(&mut self, frozen: bool) -> Result<()>;
     /// Where its data lies; an error says why it has none.
     fn place(&self) -> Result<&Place>;
-    /// Fails when it would not come back from an empty folder, and says why.
-    fn may_be_emptied(&self) -> Result<()> {
+    /// Fails when it would not come back from an empty folder, alone or with all other members emptied too, and
+    /// says why.
+    fn may_be_emptied(&self, _alone: bool) -> Result<()> {
         self.place().map(|_| ())
     }
+}
+
+/// SIGSTOP or SIGCONT, until every thread of the process obeys: after the signal is sent, a busy machine lets
+/// threads run on long enough to answer a client.
+pub(super) fn freeze(server: &Server, frozen: bool) -> Result<()> {
+    server.freeze(frozen);
+    let tasks = PathBuf::from(format!("/proc/{}/task", server.pid()));
+    until(Duration::from_secs(10), "the signal reaches it", || {
+        for task in fs::read_dir(&tasks)? {
+            // "42 (name of it) T 1 …"
+            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            let state = stat.rsplit(") ").next().unwrap_or_default();
+            ensure!(state.starts_with('T') == frozen, "a thread is {state:.1}");
+        }
+        Ok(())
+    })
 }
 
 /// The data folder of a server, with the disk under it and the clock beside it if the bench made them.

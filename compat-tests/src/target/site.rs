@@ -11,6 +11,10 @@ pub trait Running {
     fn zookeeper(&self) -> Option<String>;
     /// Where etcd clients connect; several servers as `host:port,host:port`.
     fn etcd(&self) -> Option<String>;
+    /// Where a gateway's operator connects, `host:port`; a real server has no such place.
+    fn admin(&self) -> Option<String> {
+        None
+    }
     /// Which releases run, as the servers said at the start.
     fn version(&self) -> String;
     /// Does it, and waits until it is done: after a start the target serves, as far as it has a majority.
@@ -23,6 +27,7 @@ pub trait Running {
 pub(super) struct Site {
     pub(super) zookeeper: Option<String>,
     pub(super) etcd: Option<String>,
+    pub(super) admin: Option<String>,
     pub(super) version: String,
     // Before the stores: a gateway ends before what it needs.
     pub(super) front: Group,
@@ -36,6 +41,10 @@ impl Running for Site {
 
     fn etcd(&self) -> Option<String> {
         self.etcd.clone()
+    }
+
+    fn admin(&self) -> Option<String> {
+        self.admin.clone()
     }
 
     fn version(&self) -> String {
@@ -125,7 +134,7 @@ impl Group {
             Fault::Stop => {
                 let able = |member: &mut Member| member.runs() && !member.frozen;
                 for member in self.pick(chosen, "is down or stopped already", able)? {
-                    member.node.freeze(true);
+                    member.node.freeze(true)?;
                     member.frozen = true;
                 }
                 Ok(())
@@ -133,15 +142,16 @@ impl Group {
             Fault::Continue => {
                 let able = |member: &mut Member| member.runs() && member.frozen;
                 for member in self.pick(chosen, "is not stopped", able)? {
-                    member.node.freeze(false);
+                    member.node.freeze(false)?;
                     member.frozen = false;
                 }
                 Ok(())
             }
             Fault::Restart { keep_data } => {
-                if !keep_data && chosen.len() < self.members.len() {
+                if !keep_data {
+                    let alone = chosen.len() < self.members.len();
                     for &index in chosen {
-                        self.members[index].node.may_be_emptied()?;
+                        self.members[index].node.may_be_emptied(alone)?;
                     }
                 }
                 for member in self.pick(chosen, "", |_| true)? {

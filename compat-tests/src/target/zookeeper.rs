@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::net::four_letters;
-use super::node::{Node, Place};
+use super::node::{Node, Place, freeze};
 use super::{Options, START, artefacts};
 use crate::clients::Kazoo;
 use crate::process::{Server, Work, free_port};
@@ -40,9 +40,13 @@ impl ZooKeeperRelease {
             }
             ZooKeeperRelease::V3_9 => {
                 let jars = artefacts().join("zookeeper-3.9");
+                let server = |entry: std::io::Result<fs::DirEntry>| {
+                    let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
+                    name.to_string_lossy().starts_with("zookeeper-3.9")
+                };
                 ensure!(
-                    jars.is_dir(),
-                    "{} is missing: mvn -q -f compat-tests/servers/zookeeper/pom.xml package",
+                    fs::read_dir(&jars).is_ok_and(|mut jars| jars.any(server)),
+                    "ZooKeeper 3.9 is not in {}: run target/debug/causeway-compat prepare",
                     jars.display()
                 );
                 Ok(format!("{}/*", jars.display()))
@@ -316,8 +320,8 @@ impl Node for ZooKeeper {
         })
     }
 
-    fn freeze(&mut self, frozen: bool) {
-        self.server.freeze(frozen);
+    fn freeze(&mut self, frozen: bool) -> Result<()> {
+        freeze(&self.server, frozen)
     }
 
     fn place(&self) -> Result<&Place> {
