@@ -353,6 +353,12 @@ impl Generator {
     // Watches.
 
     fn watch(&mut self) {
+        if self.odd {
+            // A watch would show that the states part before the reply shows why.
+            let request = self.range();
+            self.unary("KV/Range", request);
+            return;
+        }
         let client = self.client();
         let stream = StreamName {
             kind: StreamKind::Watch,
@@ -542,8 +548,24 @@ impl Generator {
                 self.unary("Auth/Authenticate", message(fields));
             }
             55..60 => self.unary("Auth/AuthStatus", nothing),
-            60..65 => self.unary("Maintenance/Alarm", nothing),
-            65..80 => {
+            60..63 => self.unary("Maintenance/Alarm", nothing),
+            63..65 => {
+                let fields = vec![
+                    ("action", Value::Word("DEACTIVATE".into())),
+                    ("alarm", Value::Word("NOSPACE".into())),
+                ];
+                self.unary("Maintenance/Alarm", message(fields));
+            }
+            65..69 => {
+                let method = self.pick(&[
+                    "Auth/UserList",
+                    "Auth/RoleList",
+                    "Auth/AuthDisable",
+                    "Auth/AuthEnable",
+                ]);
+                self.unary(method, nothing);
+            }
+            69..80 => {
                 let client = self.client();
                 let method = self.pick(&[
                     "KV/Nope",
@@ -551,6 +573,7 @@ impl Generator {
                     "no.Service/Range",
                     "KV/Range/more",
                     "Lock/Nope",
+                    "grpc.health.v1.Health/Check",
                     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
                 ]);
                 let call = Call::Raw {
@@ -593,7 +616,8 @@ impl Generator {
     fn outlandish(&mut self) {
         let unknown = Value::Int(4242);
         let read = message(vec![("request_range", message(vec![("key", self.key())]))]);
-        match self.random.below(8) {
+        match self.random.below(9) {
+            8 => self.large(),
             0 => {
                 let count = self.pick(&[128, 129]);
                 let txn = message(vec![("success", Value::List(vec![read; count]))]);
@@ -639,6 +663,36 @@ impl Generator {
                 message(vec![("targetID", unknown)]),
             ),
         }
+    }
+
+    /// Events that do not fit into one message of usual size, with what was there before still less.
+    fn large(&mut self) {
+        let client = self.client();
+        let stream = StreamName {
+            kind: StreamKind::Watch,
+            number: 2,
+        };
+        let mut create = vec![("key", Value::text("$/")), ("range_end", Value::text("$0"))];
+        if self.chance(60) {
+            create.push(("prev_kv", Value::Bool(true)));
+        }
+        if self.chance(60) {
+            create.push(("fragment", Value::Bool(true)));
+        }
+        let requests = vec![message(vec![("create_request", message(create))])];
+        self.push(client, 0, Call::Send { stream, requests });
+        for letter in ["x", "y"] {
+            let puts = [&b"$/a"[..], b"$/b"].map(|key| {
+                let put = vec![
+                    ("key", Value::text(key)),
+                    ("value", Value::text(format!("{{{letter}*700000}}"))),
+                ];
+                message(vec![("request_put", message(put))])
+            });
+            let txn = message(vec![("success", Value::List(puts.to_vec()))]);
+            self.write("KV/Txn", txn);
+        }
+        self.push(client, 0, Call::Drop(stream));
     }
 
     // Parts.

@@ -55,6 +55,16 @@ pub const ALLOWED: &[Allowed] = &[
             "FailedPrecondition: causeway: Member* is refused: *",
         )],
     },
+    Allowed {
+        id: "etcd-users",
+        subject: "etcd",
+        place: "users and roles of the embedded store",
+        real: "available",
+        causeway: "Unimplemented",
+        reason: "it is a store for registrations and locks behind a trusted port",
+        shown_by: "differential: users.script",
+        rules: &[Rule::harmless("Auth/*", "*", "Unimplemented: *")],
+    },
 ];
 
 /// Differences that are to go.

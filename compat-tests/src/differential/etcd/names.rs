@@ -8,6 +8,7 @@
 //! | cluster and member ids | `cluster1`, `member1`…, by first appearance |
 //! | the run's root in keys and values | `$` |
 //! | raft terms and indexes, sizes, hashes, versions of the server, names and addresses of members, tokens | `some`: only their presence |
+//! | the keys of a lease | sorted: etcd has no order for them |
 //! | the time that a lease has left | `left` when it fits what has passed |
 //!
 //! Everything else is compared as it is, and an absent field is not an empty one where protobuf can tell.
@@ -119,10 +120,14 @@ impl Names {
                     }
                 }
                 Wire::List(values) => {
-                    let shown: Vec<String> = values
+                    let mut shown: Vec<String> = values
                         .iter()
                         .map(|value| self.show_value(&name, &field, value))
                         .collect();
+                    if name == "LeaseTimeToLiveResponse" {
+                        // The keys of a lease come in the order of a Go map: none.
+                        shown.sort();
+                    }
                     out.push(format!("{path}=[{}]", shown.join(",")));
                 }
                 Wire::Message(_) => {
@@ -182,7 +187,8 @@ impl Names {
     /// A message text of an error: whatever of this run stands in it is named.
     pub fn text(&mut self, text: &str) -> String {
         let root = String::from_utf8_lossy(&self.root).into_owned();
-        text.replace(&root, "$")
+        // Go's protobuf library puts a space of one of two kinds into its errors, so that nobody compares them.
+        text.replace(&root, "$").replace('\u{a0}', " ")
     }
 
     /// Replaces the revisions in finished lines.
@@ -208,7 +214,7 @@ impl Names {
                 };
                 let revision: i64 = number.parse().unwrap_or_default();
                 let _ = match rank.binary_search(&revision) {
-                    Ok(index) => write!(out, "#{index}"),
+                    Ok(index) => write!(out, "rank{index}"),
                     Err(_) => write!(out, "r{:+}", revision.saturating_sub(self.base)),
                 };
                 out.push_str(rest);

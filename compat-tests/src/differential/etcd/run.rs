@@ -587,8 +587,12 @@ fn flag(message: &DynamicMessage, field: &str) -> bool {
 /// Brings the messages of a stream into the order that a client may rely on: first what answers creates, in
 /// the order of the requests; then each watcher's own sequence; then progress. Between watchers etcd promises
 /// no order. Consecutive events of one watcher count as one message however they were cut between revisions;
-/// a cut inside a revision that is not marked as a fragment is told.
-fn arrange(messages: Vec<DynamicMessage>, sentinel: &[u8]) -> Vec<(DynamicMessage, &'static str)> {
+/// a cut inside a revision that is not marked as a fragment is told. How large a fragment is, is the server's
+/// choice.
+pub(super) fn arrange(
+    messages: Vec<DynamicMessage>,
+    sentinel: &[u8],
+) -> Vec<(DynamicMessage, &'static str)> {
     let mut created = Vec::new();
     let mut progress = Vec::new();
     let mut watchers: BTreeMap<i64, Vec<Part>> = BTreeMap::new();
@@ -646,7 +650,6 @@ struct Batch {
     events: Vec<Wire>,
     fragment: bool,
     cut: bool,
-    fragments: bool,
 }
 
 impl Batch {
@@ -658,7 +661,6 @@ impl Batch {
             self.cut = true;
         }
         self.fragment = flag(&message, "fragment");
-        self.fragments |= self.fragment;
         self.events.extend(events);
         self.last = Some(message);
     }
@@ -666,10 +668,10 @@ impl Batch {
     fn into_message(self) -> Option<(DynamicMessage, &'static str)> {
         let mut message = self.last?;
         message.set_field_by_name("events", Wire::List(self.events));
-        let what = match (self.cut, self.fragments) {
-            (true, _) => "events cut inside a revision",
-            (false, true) => "events in fragments",
-            (false, false) => "events",
+        let what = if self.cut {
+            "events cut inside a revision"
+        } else {
+            "events"
         };
         Some((message, what))
     }
