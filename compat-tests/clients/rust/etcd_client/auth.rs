@@ -36,7 +36,11 @@ pub(crate) async fn play(at: Place) {
     })
     .await;
     step("anonymous", async {
-        refused(open.put(k, "two", None).await, "etcdserver: user name is empty", "put")
+        refused(
+            open.put(k, "two", None).await,
+            "etcdserver: user name is empty",
+            "put",
+        )
     })
     .await;
     step("wrong", async {

@@ -15,7 +15,9 @@ pub(crate) async fn play(at: Place) {
         let mut client = connect(&at.address).await?;
         let mut written = vec![0];
         for i in 1..=10 {
-            written.push(revision(client.put(k, i.to_string(), None).await?.header())?);
+            written.push(revision(
+                client.put(k, i.to_string(), None).await?.header(),
+            )?);
         }
         client.compact(written[8], None).await?;
         Ok((client, written))
@@ -30,7 +32,11 @@ pub(crate) async fn play(at: Place) {
     })
     .await;
     step("again", async {
-        refused(client.compact(written[8], None).await, COMPACTED, "compaction")
+        refused(
+            client.compact(written[8], None).await,
+            COMPACTED,
+            "compaction",
+        )
     })
     .await;
     step("future", async {
@@ -61,7 +67,9 @@ pub(crate) async fn play(at: Place) {
     step("watch-later", async {
         let options = WatchOptions::new().with_start_revision(written[9]);
         let mut watch = Watch::of(&mut client, k, options).await?;
-        watch.expect(&[(true, k, "9"), (true, k, "10")], s(5)).await?;
+        watch
+            .expect(&[(true, k, "9"), (true, k, "10")], s(5))
+            .await?;
         watch.silent(ms(200)).await
     })
     .await;

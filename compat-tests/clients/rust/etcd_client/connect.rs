@@ -48,7 +48,11 @@ pub(crate) async fn play(at: Place) {
             let two = client.get(at.prefix.as_str(), None).await?;
             equal(&(one.kvs().len(), two.kvs().len()), &(0, 0), "pairs")?;
             for header in [one.header(), two.header()] {
-                equal(&header.context("no header")?.cluster_id(), &cluster, "cluster id")?;
+                equal(
+                    &header.context("no header")?.cluster_id(),
+                    &cluster,
+                    "cluster id",
+                )?;
             }
             ensure!(revision(one.header())? != 0, "revision is 0");
             Ok((revision(two.header())?, revision(one.header())?))
@@ -58,8 +62,12 @@ pub(crate) async fn play(at: Place) {
     .await;
     step("unreachable", async {
         // A port that was free a moment ago.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let options = ConnectOptions::new().with_connect_timeout(s(2)).with_timeout(s(2));
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?
+            .local_addr()?
+            .port();
+        let options = ConnectOptions::new()
+            .with_connect_timeout(s(2))
+            .with_timeout(s(2));
         let started = Instant::now();
         let mut nowhere = Client::connect([format!("127.0.0.1:{port}")], Some(options)).await?;
         let answer = within(s(3), "error", nowhere.get("x", None)).await?;

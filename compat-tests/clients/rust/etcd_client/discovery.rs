@@ -28,7 +28,11 @@ async fn register(at: &Place, port: u16, ttl: u64) -> Result<Instance> {
     let options = PutOptions::new().with_lease(lease);
     let value = value(&address, &Value::Null);
     client
-        .put(format!("{}/{address}", at.prefix), value.to_string(), Some(options))
+        .put(
+            format!("{}/{address}", at.prefix),
+            value.to_string(),
+            Some(options),
+        )
         .await?;
     Ok(Instance {
         client,
@@ -44,7 +48,9 @@ fn value(address: &str, metadata: &Value) -> Value {
 
 /// The list, then a watch from the revision after it.
 async fn follow(mut client: Client, folder: String, list: Arc<Mutex<Option<List>>>) -> Result<()> {
-    let name = |key: &[u8]| String::from_utf8_lossy(key.get(folder.len()..).unwrap_or_default()).into_owned();
+    let name = |key: &[u8]| {
+        String::from_utf8_lossy(key.get(folder.len()..).unwrap_or_default()).into_owned()
+    };
     let options = GetOptions::new().with_prefix();
     let answer = client.get(folder.as_str(), Some(options)).await?;
     let mut now = List::new();
@@ -70,7 +76,7 @@ async fn follow(mut client: Client, folder: String, list: Arc<Mutex<Option<List>
 
 pub(crate) async fn play(at: Place) {
     let list = Arc::new(Mutex::new(None));
-    let shown = async || Ok(list.lock().expect("list").clone());
+    let shown = async || anyhow::Ok(list.lock().expect("list").clone());
     let sees = async |up: &[Instance], limit| {
         let mut expected: Vec<_> = up.iter().map(|one| one.address.clone()).collect();
         expected.sort();
@@ -110,7 +116,9 @@ pub(crate) async fn play(at: Place) {
         let changed = value(&two.address, &json!({"weight": 2}));
         let options = PutOptions::new().with_lease(two.lease);
         let key = format!("{}/{}", at.prefix, two.address);
-        two.client.put(key, changed.to_string(), Some(options)).await?;
+        two.client
+            .put(key, changed.to_string(), Some(options))
+            .await?;
         let address = two.address.clone();
         until(s(3), "value", &Some(changed), async || {
             Ok(shown().await?.and_then(|list| list.get(&address).cloned()))

@@ -22,7 +22,11 @@ pub(crate) async fn play(at: Place) {
         let of_b = b.lease_grant(30, None).await?.id();
         let answer = within(s(5), "campaign", a.campaign(name.as_str(), "a", of_a)).await??;
         let key = answer.leader().context("no leader key")?.clone();
-        equal(&(key.name_str()?, key.lease()), &(name.as_str(), of_a), "leader key")?;
+        equal(
+            &(key.name_str()?, key.lease()),
+            &(name.as_str(), of_a),
+            "leader key",
+        )?;
         let (mut own, of) = (b.clone(), name.clone());
         let second = tokio::spawn(async move { own.campaign(of, "b", of_b).await });
         sleep(s(1)).await;
@@ -42,11 +46,16 @@ pub(crate) async fn play(at: Place) {
         a.proclaim("another", Some(options)).await?;
         let next = within(s(3), "observation", observer.message()).await??;
         equal(&value(next), &Some(b"another".to_vec()), "observation")?;
-        equal(&leader(&mut b, &name).await?, &"another".to_owned(), "leader")
+        equal(
+            &leader(&mut b, &name).await?,
+            &"another".to_owned(),
+            "leader",
+        )
     })
     .await;
     step("resign", async {
-        a.resign(Some(ResignOptions::new().with_leader(key.clone()))).await?;
+        a.resign(Some(ResignOptions::new().with_leader(key.clone())))
+            .await?;
         let answer = within(s(3), "the second leads", second).await???;
         let lease = answer.leader().map(::etcd_client::LeaderKey::lease);
         equal(&lease, &Some(of_b), "lease of the leader key")?;

@@ -21,7 +21,11 @@ pub(crate) async fn play(at: Place) {
     let mut client = step("put", async {
         let mut client = connect(&at.address).await?;
         undisturbed("revision after a put", async |i| {
-            let fresh = if i == 0 { key.clone() } else { format!("{key}{i}") };
+            let fresh = if i == 0 {
+                key.clone()
+            } else {
+                format!("{key}{i}")
+            };
             let before = revision(client.get(fresh.as_str(), None).await?.header())?;
             let put = client.put(fresh.as_str(), bytes.clone(), None).await?;
             let put = revision(put.header())?;
@@ -29,7 +33,12 @@ pub(crate) async fn play(at: Place) {
             let kv = answer.kvs().first().context("no pair")?;
             equal(&kv.value().to_vec(), &bytes, "value")?;
             equal(
-                &(kv.create_revision(), kv.mod_revision(), kv.version(), kv.lease()),
+                &(
+                    kv.create_revision(),
+                    kv.mod_revision(),
+                    kv.version(),
+                    kv.lease(),
+                ),
                 &(put, put, 1, 0),
                 "create and mod revision, version, lease",
             )?;
@@ -43,7 +52,11 @@ pub(crate) async fn play(at: Place) {
         let before = there(&mut client, &key).await?;
         client.put(key.as_str(), "two", None).await?;
         let after = there(&mut client, &key).await?;
-        ensure!(after.modified > before.modified, "mod_revision {}", after.modified);
+        ensure!(
+            after.modified > before.modified,
+            "mod_revision {}",
+            after.modified
+        );
         let expected = Pair {
             value: "two".to_owned(),
             modified: after.modified,
@@ -56,20 +69,34 @@ pub(crate) async fn play(at: Place) {
     step("prev-kv", async {
         let before = there(&mut client, &key).await?;
         let options = PutOptions::new().with_prev_key();
-        let answer = client.put(key.as_str(), "three", Some(options.clone())).await?;
-        equal(&answer.prev_key().map(Pair::from), &Some(before), "pair before the put")?;
+        let answer = client
+            .put(key.as_str(), "three", Some(options.clone()))
+            .await?;
+        equal(
+            &answer.prev_key().map(Pair::from),
+            &Some(before),
+            "pair before the put",
+        )?;
         let second = there(&mut client, &key).await?;
         let deleting = DeleteOptions::new().with_prev_key();
         let answer = client.delete(key.as_str(), Some(deleting)).await?;
         let deleted: Vec<_> = answer.prev_kvs().iter().map(Pair::from).collect();
         equal(&deleted, &vec![second], "pair before the delete")?;
         let answer = client.put(key.as_str(), "four", Some(options)).await?;
-        equal(&answer.prev_key().map(Pair::from), &None, "pair before a new key's put")
+        equal(
+            &answer.prev_key().map(Pair::from),
+            &None,
+            "pair before a new key's put",
+        )
     })
     .await;
     step("missing", async {
         let answer = client.get(missing.as_str(), None).await?;
-        equal(&(answer.kvs().len(), answer.count()), &(0, 0), "pairs and count")
+        equal(
+            &(answer.kvs().len(), answer.count()),
+            &(0, 0),
+            "pairs and count",
+        )
     })
     .await;
     step("delete", async {
@@ -79,7 +106,11 @@ pub(crate) async fn play(at: Place) {
             equal(&answer.deleted(), &1, "deleted")?;
             equal(&pair(&mut client, &key).await?, &None, "pair")?;
             client.put(key.as_str(), "five", None).await?;
-            equal(&there(&mut client, &key).await?.version, &1, "version when made again")?;
+            equal(
+                &there(&mut client, &key).await?.version,
+                &1,
+                "version when made again",
+            )?;
             Ok((revision(answer.header())?, before + 1))
         })
         .await
@@ -103,17 +134,27 @@ pub(crate) async fn play(at: Place) {
     step("prefix", async {
         // The neighbours of "…/f/": what sorts just before and just after.
         for beside in ["f.", "f0"] {
-            client.put(format!("{}/{beside}", at.prefix), "beside", None).await?;
+            client
+                .put(format!("{}/{beside}", at.prefix), "beside", None)
+                .await?;
         }
         for name in &written {
-            client.put(name.as_str(), format!("value of {name}"), None).await?;
+            client
+                .put(name.as_str(), format!("value of {name}"), None)
+                .await?;
         }
         let answer = client.get(folder.as_str(), Some(all())).await?;
-        equal(&(keys(&answer), answer.count()), &(names.clone(), 5), "keys and count")
+        equal(
+            &(keys(&answer), answer.count()),
+            &(names.clone(), 5),
+            "keys and count",
+        )
     })
     .await;
     step("limit", async {
-        let answer = client.get(folder.as_str(), Some(all().with_limit(2))).await?;
+        let answer = client
+            .get(folder.as_str(), Some(all().with_limit(2)))
+            .await?;
         equal(
             &(keys(&answer), answer.more(), answer.count()),
             &(names[..2].to_vec(), true, 5),
@@ -129,7 +170,11 @@ pub(crate) async fn play(at: Place) {
         ] {
             let options = all().with_sort(target, order);
             let answer = client.get(folder.as_str(), Some(options)).await?;
-            equal(&keys(&answer), &expected, &format!("by {target:?}, {order:?}"))?;
+            equal(
+                &keys(&answer),
+                &expected,
+                &format!("by {target:?}, {order:?}"),
+            )?;
         }
         Ok(())
     })
@@ -141,14 +186,22 @@ pub(crate) async fn play(at: Place) {
             ..Pair::from(kv)
         };
         let expected: Vec<_> = whole.kvs().iter().map(empty).collect();
-        let answer = client.get(folder.as_str(), Some(all().with_keys_only())).await?;
+        let answer = client
+            .get(folder.as_str(), Some(all().with_keys_only()))
+            .await?;
         let seen: Vec<_> = answer.kvs().iter().map(Pair::from).collect();
         equal(&seen, &expected, "pairs")
     })
     .await;
     step("count-only", async {
-        let answer = client.get(folder.as_str(), Some(all().with_count_only())).await?;
-        equal(&(answer.kvs().len(), answer.count()), &(0, 5), "pairs and count")
+        let answer = client
+            .get(folder.as_str(), Some(all().with_count_only()))
+            .await?;
+        equal(
+            &(answer.kvs().len(), answer.count()),
+            &(0, 5),
+            "pairs and count",
+        )
     })
     .await;
     step("from-key", async {
@@ -191,7 +244,9 @@ pub(crate) async fn play(at: Place) {
         let answer = client.delete(folder.as_str(), Some(options)).await?;
         equal(&answer.deleted(), &5, "deleted")?;
         let deleted = revision(answer.header())?;
-        let left = client.get(folder.as_str(), Some(all().with_count_only())).await?;
+        let left = client
+            .get(folder.as_str(), Some(all().with_count_only()))
+            .await?;
         equal(&left.count(), &0, "count")?;
         let from = prefix().with_start_revision(deleted);
         let mut watch = Watch::of(&mut client, &folder, from).await?;
@@ -208,7 +263,9 @@ pub(crate) async fn play(at: Place) {
     step("ignore-value", async {
         let options = PutOptions::new().with_ignore_value();
         refused(
-            client.put(missing.as_str(), "", Some(options.clone())).await,
+            client
+                .put(missing.as_str(), "", Some(options.clone()))
+                .await,
             "etcdserver: key not found",
             "put",
         )?;
@@ -236,7 +293,12 @@ pub(crate) async fn play(at: Place) {
             "etcdserver: request is too large",
             "put",
         )?;
-        let large: Vec<u8> = b"causeway".iter().copied().cycle().take(1_000_000).collect();
+        let large: Vec<u8> = b"causeway"
+            .iter()
+            .copied()
+            .cycle()
+            .take(1_000_000)
+            .collect();
         client.put(key.as_str(), large.clone(), None).await?;
         let answer = client.get(key.as_str(), None).await?;
         ensure!(

@@ -1,5 +1,7 @@
 //! Leases and the keys they hold.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use ::etcd_client::{Error, LeaseGrantOptions, LeaseTimeToLiveOptions, PutOptions};
 use anyhow::ensure;
 
@@ -19,7 +21,7 @@ pub(crate) async fn play(at: Place) {
     })
     .await;
     step("own-id", async {
-        let own = i64::from(rand::random::<u32>()) + 1;
+        let own = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
         let options = LeaseGrantOptions::new().with_id(own);
         let lease = client.lease_grant(60, Some(options.clone())).await?;
         equal(&(lease.id(), lease.ttl()), &(own, 60), "id and TTL")?;
@@ -44,7 +46,11 @@ pub(crate) async fn play(at: Place) {
     step("ttl", async {
         let options = LeaseTimeToLiveOptions::new().with_keys();
         let answer = client.lease_time_to_live(id, Some(options)).await?;
-        equal(&(answer.id(), answer.granted_ttl()), &(id, 60), "id and granted TTL")?;
+        equal(
+            &(answer.id(), answer.granted_ttl()),
+            &(id, 60),
+            "id and granted TTL",
+        )?;
         ensure!((50..=60).contains(&answer.ttl()), "TTL {}", answer.ttl());
         let mut keys = answer.keys().to_vec();
         keys.sort();
@@ -88,8 +94,16 @@ pub(crate) async fn play(at: Place) {
     .await;
     step("revoke", async {
         client.lease_revoke(id).await?;
-        equal(&pair(&mut client, &one).await?, &None, "pair under the lease")?;
-        equal(&there(&mut client, &two).await?.value, &"y".to_owned(), "detached pair")
+        equal(
+            &pair(&mut client, &one).await?,
+            &None,
+            "pair under the lease",
+        )?;
+        equal(
+            &there(&mut client, &two).await?.value,
+            &"y".to_owned(),
+            "detached pair",
+        )
     })
     .await;
     step("revoke-again", async {
@@ -97,7 +111,11 @@ pub(crate) async fn play(at: Place) {
     })
     .await;
     step("gone", async {
-        equal(&client.lease_time_to_live(id, None).await?.ttl(), &-1, "TTL")
+        equal(
+            &client.lease_time_to_live(id, None).await?.ttl(),
+            &-1,
+            "TTL",
+        )
     })
     .await;
     step("keep-alive-gone", async {

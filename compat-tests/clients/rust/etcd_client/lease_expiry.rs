@@ -8,7 +8,10 @@ use super::support::{Watch, connect, keep_alive, pair, there};
 use crate::common::{Place, equal, ms, s, step, until};
 
 pub(crate) async fn play(at: Place) {
-    let (short, kept) = (format!("{}/short", at.prefix), format!("{}/kept", at.prefix));
+    let (short, kept) = (
+        format!("{}/short", at.prefix),
+        format!("{}/kept", at.prefix),
+    );
     let mut client = step("expires", async {
         let mut client = connect(&at.address).await?;
         let mut watch = Watch::of(&mut client, &short, WatchOptions::new()).await?;
@@ -19,7 +22,10 @@ pub(crate) async fn play(at: Place) {
         let expected = [(true, short.as_str(), "x"), (false, &short, "")];
         watch.expect(&expected, s(6)).await?;
         let after = granted.elapsed();
-        ensure!(after >= ms(1500) && after <= s(6), "deleted after {after:?}");
+        ensure!(
+            after >= ms(1500) && after <= s(6),
+            "deleted after {after:?}"
+        );
         equal(&pair(&mut client, &short).await?, &None, "pair")?;
         Ok(client)
     })

@@ -31,7 +31,9 @@ pub(crate) async fn play(at: Place) {
         a.put(held.as_str(), "x", Some(options)).await?;
         let mut watch = Watch::of(&mut a, &folder, prefix()).await?;
         b.put(names[0].as_str(), "0", None).await?;
-        let seen = watch.expect(&[(true, names[0].as_str(), "0")], s(5)).await?;
+        let seen = watch
+            .expect(&[(true, names[0].as_str(), "0")], s(5))
+            .await?;
         Ok((a, b, lease, watch, seen[0].pair.modified))
     })
     .await;

@@ -20,7 +20,9 @@ pub(crate) async fn play(at: Place) {
         let before = there(&mut client, &held).await?;
         let mut watch = Watch::of(&mut client, &folder, prefix()).await?;
         client.put(names[0].as_str(), "0", None).await?;
-        let seen = watch.expect(&[(true, names[0].as_str(), "0")], s(5)).await?;
+        let seen = watch
+            .expect(&[(true, names[0].as_str(), "0")], s(5))
+            .await?;
         Ok((client, lease, before, seen[0].pair.modified))
     })
     .await;

@@ -25,16 +25,10 @@ pub(crate) fn revision(header: Option<&ResponseHeader>) -> Result<i64> {
 }
 
 /// The call is refused with this text of the server's.
-pub(crate) fn refused<T: Debug>(
-    answer: Result<T, Error>,
-    text: &str,
-    what: &str,
-) -> Result<()> {
+pub(crate) fn refused<T: Debug>(answer: Result<T, Error>, text: &str, what: &str) -> Result<()> {
     match answer {
         Ok(answer) => bail!("{what}: expected \"{text}\", saw {answer:?}"),
-        Err(Error::GRpcStatus(status)) => {
-            equal(&status.message(), &text, what)
-        }
+        Err(Error::GRpcStatus(status)) => equal(&status.message(), &text, what),
         Err(error) => bail!("{what}: expected \"{text}\", saw {error}"),
     }
 }
@@ -70,7 +64,9 @@ pub(crate) async fn pair(client: &mut Client, key: &str) -> Result<Option<Pair>>
 
 /// What a key holds now, which has to be there.
 pub(crate) async fn there(client: &mut Client, key: &str) -> Result<Pair> {
-    pair(client, key).await?.with_context(|| format!("{key} is gone"))
+    pair(client, key)
+        .await?
+        .with_context(|| format!("{key} is gone"))
 }
 
 /// Other programs write to the same server meanwhile. What is said of a revision that nobody else moved must hold in
@@ -86,7 +82,11 @@ pub(crate) async fn undisturbed(
             return Ok(());
         }
     }
-    bail!("{what}: expected {}, saw {} in each of 50 attempts", last.1, last.0)
+    bail!(
+        "{what}: expected {}, saw {} in each of 50 attempts",
+        last.1,
+        last.0
+    )
 }
 
 /// An event as it is compared.
@@ -138,7 +138,10 @@ impl Watch {
         let end = Instant::now() + limit;
         while self.waiting.len() < count {
             let Ok(answer) = timeout_at(end, self.stream.message()).await else {
-                bail!("expected {count} events within {limit:?}, saw {:?}", self.waiting);
+                bail!(
+                    "expected {count} events within {limit:?}, saw {:?}",
+                    self.waiting
+                );
             };
             self.take(answer?)?;
         }

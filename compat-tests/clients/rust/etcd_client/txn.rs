@@ -45,7 +45,11 @@ pub(crate) async fn play(at: Place) {
     let mut client = step("then", async {
         let mut client = connect(&at.address).await?;
         let answer = client.txn(make()).await?;
-        equal(&(answer.succeeded(), kinds(&answer)), &(true, vec!["put"]), "answer")?;
+        equal(
+            &(answer.succeeded(), kinds(&answer)),
+            &(true, vec!["put"]),
+            "answer",
+        )?;
         let now = there(&mut client, &key).await?;
         let made = revision(answer.header())?;
         equal(
@@ -58,7 +62,11 @@ pub(crate) async fn play(at: Place) {
     .await;
     step("otherwise", async {
         let answer = client.txn(make()).await?;
-        equal(&(answer.succeeded(), kinds(&answer)), &(false, vec!["get"]), "answer")?;
+        equal(
+            &(answer.succeeded(), kinds(&answer)),
+            &(false, vec!["get"]),
+            "answer",
+        )?;
         let Some(TxnOpResponse::Get(got)) = answer.op_responses().pop() else {
             bail!("no answer to the get");
         };
@@ -144,7 +152,10 @@ pub(crate) async fn play(at: Place) {
     })
     .await;
     step("all-or-nothing", async {
-        let before = (pair(&mut client, &one).await?, pair(&mut client, &two).await?);
+        let before = (
+            pair(&mut client, &one).await?,
+            pair(&mut client, &two).await?,
+        );
         let txn = Txn::new()
             .when([exists(&one), Compare::version(two.as_str(), Equal, 77)])
             .and_then([
@@ -152,8 +163,15 @@ pub(crate) async fn play(at: Place) {
                 TxnOp::delete(two.as_str(), None),
             ]);
         let answer = client.txn(txn).await?;
-        equal(&(answer.succeeded(), kinds(&answer)), &(false, vec![]), "answer")?;
-        let after = (pair(&mut client, &one).await?, pair(&mut client, &two).await?);
+        equal(
+            &(answer.succeeded(), kinds(&answer)),
+            &(false, vec![]),
+            "answer",
+        )?;
+        let after = (
+            pair(&mut client, &one).await?,
+            pair(&mut client, &two).await?,
+        );
         equal(&after, &before, "pairs")
     })
     .await;
@@ -176,14 +194,28 @@ pub(crate) async fn play(at: Place) {
             .when([Compare::version(two.as_str(), Equal, 77)])
             .and_then([TxnOp::put(two.as_str(), "never", None)])
             .or_else([TxnOp::put(two.as_str(), "nested", None)]);
-        let txn = Txn::new().when([exists(&one)]).and_then([TxnOp::txn(inner)]);
+        let txn = Txn::new()
+            .when([exists(&one)])
+            .and_then([TxnOp::txn(inner)]);
         let answer = client.txn(txn).await?;
-        equal(&(answer.succeeded(), kinds(&answer)), &(true, vec!["txn"]), "answer")?;
+        equal(
+            &(answer.succeeded(), kinds(&answer)),
+            &(true, vec!["txn"]),
+            "answer",
+        )?;
         let Some(TxnOpResponse::Txn(nested)) = answer.op_responses().pop() else {
             bail!("no answer to the transaction");
         };
-        equal(&(nested.succeeded(), kinds(&nested)), &(false, vec!["put"]), "inner answer")?;
-        equal(&there(&mut client, &two).await?.value, &"nested".to_owned(), "value")
+        equal(
+            &(nested.succeeded(), kinds(&nested)),
+            &(false, vec!["put"]),
+            "inner answer",
+        )?;
+        equal(
+            &there(&mut client, &two).await?.value,
+            &"nested".to_owned(),
+            "value",
+        )
     })
     .await;
     step("cas", async {
@@ -205,7 +237,11 @@ pub(crate) async fn play(at: Place) {
             player.await??;
         }
         let now = there(&mut client, &counter).await?;
-        equal(&(now.value.as_str(), now.version), &("40", 41), "value and version")
+        equal(
+            &(now.value.as_str(), now.version),
+            &("40", 41),
+            "value and version",
+        )
     })
     .await;
 }

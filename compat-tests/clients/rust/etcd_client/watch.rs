@@ -61,7 +61,9 @@ pub(crate) async fn play(at: Place) {
             .map(|event| (event.pair.key, event.pair.modified))
             .collect();
         equal(&seen, &revisions, "events")?;
-        other.put(format!("{}/p0", at.prefix), "beside", None).await?;
+        other
+            .put(format!("{}/p0", at.prefix), "beside", None)
+            .await?;
         inside.silent(s(1)).await
     })
     .await;
@@ -73,7 +75,10 @@ pub(crate) async fn play(at: Place) {
         let two = there(&mut other, k).await?;
         other.delete(k, None).await?;
         let seen = before.next(3, s(5)).await?;
-        let seen: Vec<_> = seen.into_iter().map(|event| (event.put, event.previous)).collect();
+        let seen: Vec<_> = seen
+            .into_iter()
+            .map(|event| (event.put, event.previous))
+            .collect();
         equal(
             &seen,
             &vec![(true, None), (true, Some(one)), (false, Some(two))],
@@ -89,7 +94,8 @@ pub(crate) async fn play(at: Place) {
         other.put(k, "two", None).await?;
         other.delete(k, None).await?;
         deletes.expect(&[(false, k, "")], s(5)).await?;
-        puts.expect(&[(true, k, "one"), (true, k, "two")], s(5)).await?;
+        puts.expect(&[(true, k, "one"), (true, k, "two")], s(5))
+            .await?;
         deletes.silent(ms(200)).await?;
         puts.silent(ms(200)).await
     })
@@ -100,7 +106,8 @@ pub(crate) async fn play(at: Place) {
         other.delete(k, None).await?;
         let from = WatchOptions::new().with_start_revision(first);
         let mut past = Watch::of(&mut client, k, from).await?;
-        past.expect(&[(true, k, "1"), (true, k, "2"), (false, k, "")], s(5)).await?;
+        past.expect(&[(true, k, "1"), (true, k, "2"), (false, k, "")], s(5))
+            .await?;
         other.put(k, "3", None).await?;
         past.expect(&[(true, k, "3")], s(5)).await?;
         past.silent(ms(200)).await
@@ -119,7 +126,10 @@ pub(crate) async fn play(at: Place) {
         let made = revision(other.txn(txn).await?.header())?;
         let expected = [(true, c.as_str(), "1"), (false, &b, ""), (true, &a, "2")];
         let seen = all.expect(&expected, s(5)).await?;
-        ensure!(seen.iter().all(|event| event.pair.modified == made), "revisions {seen:?}");
+        ensure!(
+            seen.iter().all(|event| event.pair.modified == made),
+            "revisions {seen:?}"
+        );
         Ok(())
     })
     .await;
@@ -177,7 +187,10 @@ pub(crate) async fn play(at: Place) {
             .map(|event| (event.pair.key, event.pair.modified))
             .collect();
         equal(&seen, &expected, "events")?;
-        ensure!(seen.is_sorted_by(|a, b| a.1 < b.1), "the order of the revisions");
+        ensure!(
+            seen.is_sorted_by(|a, b| a.1 < b.1),
+            "the order of the revisions"
+        );
         all.silent(ms(300)).await
     })
     .await;

@@ -22,7 +22,11 @@ pub(crate) async fn play(at: Place) {
         equal(&inner.get_data("/node").await?.0, &one, "value")?;
         let names = vec!["node".to_owned()];
         equal(&inner.list_children("/").await?, &names, "children")?;
-        equal(&whole.get_data(&whole_path).await?.0, &one, "value by the whole path")?;
+        equal(
+            &whole.get_data(&whole_path).await?.0,
+            &one,
+            "value by the whole path",
+        )?;
         equal(
             &whole.list_children(&at.prefix).await?,
             &names,
@@ -32,7 +36,11 @@ pub(crate) async fn play(at: Place) {
             Ok(client) => client,
             Err(_) => anyhow::bail!("no chroot of a client"),
         };
-        equal(&shared.get_data("/node").await?.0, &one, "value by Client::chroot")?;
+        equal(
+            &shared.get_data("/node").await?.0,
+            &one,
+            "value by Client::chroot",
+        )?;
         Ok((whole, inner))
     })
     .await;

@@ -44,9 +44,12 @@ pub(crate) async fn play(at: Place) {
     .await;
     step("close", async {
         drop(client);
-        until(ms(1000), "the ephemeral node is there", &false, async || {
-            there(&other, &node).await
-        })
+        until(
+            ms(1000),
+            "the ephemeral node is there",
+            &false,
+            async || there(&other, &node).await,
+        )
         .await
     })
     .await;

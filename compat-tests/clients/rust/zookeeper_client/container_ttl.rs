@@ -41,7 +41,11 @@ pub(crate) async fn play(at: Place) {
         let unused = format!("{}/unused", at.prefix);
         client.create(&unused, b"", &CONTAINER).await?;
         sleep(s(3)).await;
-        equal(&there(&client, &unused).await?, &true, "the container is there")
+        equal(
+            &there(&client, &unused).await?,
+            &true,
+            "the container is there",
+        )
     })
     .await;
     let living = PERSISTENT.with_ttl(ms(1500));
@@ -66,7 +70,9 @@ pub(crate) async fn play(at: Place) {
         let folder = format!("{}/line", at.prefix);
         client.create(&folder, b"", &PERSISTENT).await?;
         let options = SEQUENTIAL.with_ttl(ms(1500));
-        let (_, number) = client.create(&format!("{folder}/s-"), b"", &options).await?;
+        let (_, number) = client
+            .create(&format!("{folder}/s-"), b"", &options)
+            .await?;
         equal(&number.into_i64(), &0, "number")?;
         let path = format!("{folder}/s-0000000000");
         equal(&there(&client, &path).await?, &true, "the node is there")?;

@@ -111,7 +111,12 @@ pub(crate) async fn play(at: Place) {
     .await;
     step("large-data", async {
         let path = format!("{}/large", at.prefix);
-        let large: Vec<u8> = b"causeway".iter().copied().cycle().take(1_000_000).collect();
+        let large: Vec<u8> = b"causeway"
+            .iter()
+            .copied()
+            .cycle()
+            .take(1_000_000)
+            .collect();
         client.create(&path, b"", &PERSISTENT).await?;
         client.set_data(&path, &large, None).await?;
         let (data, stat) = client.get_data(&path).await?;
@@ -135,7 +140,11 @@ pub(crate) async fn play(at: Place) {
             &(3, 3, last),
             "numChildren, cversion, pzxid",
         )?;
-        equal(&client.list_children(&parent).await?.len(), &3, "names without Stat")?;
+        equal(
+            &client.list_children(&parent).await?.len(),
+            &3,
+            "names without Stat",
+        )?;
         Ok(stat)
     })
     .await;
@@ -232,7 +241,11 @@ pub(crate) async fn play(at: Place) {
         let other = connect(&at.address).await?;
         other.set_data(&node, b"three", None).await?;
         client.sync(&node).await?;
-        equal(&client.get_data(&node).await?.0, &b"three".to_vec(), "value")
+        equal(
+            &client.get_data(&node).await?.0,
+            &b"three".to_vec(),
+            "value",
+        )
     })
     .await;
     step("delete", async {

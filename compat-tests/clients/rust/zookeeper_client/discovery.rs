@@ -108,7 +108,9 @@ pub(crate) async fn play(at: Place) {
     step("updated", async {
         let one = &up[0];
         let value = service.value(one.id, one.port, &json!("changed"));
-        one.client.set_data(&service.node(one.id), &value, None).await?;
+        one.client
+            .set_data(&service.node(one.id), &value, None)
+            .await?;
         until(s(3), "payload", &Some(json!("changed")), async || {
             let record = service.read(&reader, "one").await?;
             Ok(record.map(|record| record["payload"].clone()))

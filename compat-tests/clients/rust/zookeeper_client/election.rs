@@ -63,7 +63,7 @@ pub(crate) async fn play(at: Place) {
         Ok(contenders)
     })
     .await;
-    let mut leader = async |of: &mut Vec<Contender>| {
+    let leader = async |of: &mut Vec<Contender>| {
         let at = of
             .iter()
             .position(|one| one.leads.load(Ordering::SeqCst))

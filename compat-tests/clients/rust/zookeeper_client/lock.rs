@@ -74,9 +74,12 @@ pub(crate) async fn play(at: Place) {
     })
     .await;
     step("clean", async {
-        until(s(2), "nodes below the lock's path", &Vec::new(), async || {
-            Ok(a.list_children(&folder).await?)
-        })
+        until(
+            s(2),
+            "nodes below the lock's path",
+            &Vec::new(),
+            async || Ok(a.list_children(&folder).await?),
+        )
         .await
     })
     .await;

@@ -56,10 +56,22 @@ pub(crate) async fn play(at: Place) {
         equal(&path(&results, 0)?, &p, "path of the first")?;
         equal(&path(&results, 1)?, &c, "path of the second")?;
         let stat = set(&results, 2)?;
-        equal(&(stat.version, stat.data_length), &(1, 3), "version and length")?;
-        equal(&client.list_children(&at.prefix).await?, &vec!["p".to_owned()], "below the root")?;
+        equal(
+            &(stat.version, stat.data_length),
+            &(1, 3),
+            "version and length",
+        )?;
+        equal(
+            &client.list_children(&at.prefix).await?,
+            &vec!["p".to_owned()],
+            "below the root",
+        )?;
         equal(&client.list_children(&p).await?, &Vec::new(), "below P")?;
-        equal(&client.get_data(&p).await?.0, &b"zero".to_vec(), "value of P")?;
+        equal(
+            &client.get_data(&p).await?.0,
+            &b"zero".to_vec(),
+            "value of P",
+        )?;
         Ok(client)
     })
     .await;
@@ -126,8 +138,16 @@ pub(crate) async fn play(at: Place) {
         writer.add_create(&format!("{line}/s-"), b"", &SEQUENTIAL)?;
         writer.add_create(&format!("{line}/s-"), b"", &SEQUENTIAL)?;
         let results = writer.commit().await?;
-        equal(&path(&results, 0)?, &format!("{line}/s-0000000000"), "first")?;
-        equal(&path(&results, 1)?, &format!("{line}/s-0000000001"), "second")
+        equal(
+            &path(&results, 0)?,
+            &format!("{line}/s-0000000000"),
+            "first",
+        )?;
+        equal(
+            &path(&results, 1)?,
+            &format!("{line}/s-0000000001"),
+            "second",
+        )
     })
     .await;
     step("silent", async {

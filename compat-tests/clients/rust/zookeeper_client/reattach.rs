@@ -31,7 +31,8 @@ pub(crate) async fn play(at: Place) {
         b.set_data(&w, b"one", None).await?;
         b.create(&format!("{p}/c"), b"", &PERSISTENT).await?;
         sleep(s(2)).await;
-        let early = timeout(ms(1), &mut data).await.is_ok() || timeout(ms(1), &mut children).await.is_ok();
+        let early =
+            timeout(ms(1), &mut data).await.is_ok() || timeout(ms(1), &mut children).await.is_ok();
         equal(&early, &false, "an event while away")?;
         fault("mend").await
     })
@@ -48,12 +49,20 @@ pub(crate) async fn play(at: Place) {
     .await;
     step("data-watch", async {
         let event = within(s(3), "event", data).await?;
-        equal(&what(&event), &(EventType::NodeDataChanged, w.clone()), "event")
+        equal(
+            &what(&event),
+            &(EventType::NodeDataChanged, w.clone()),
+            "event",
+        )
     })
     .await;
     step("child-watch", async {
         let event = within(s(3), "event", children).await?;
-        equal(&what(&event), &(EventType::NodeChildrenChanged, p.clone()), "event")
+        equal(
+            &what(&event),
+            &(EventType::NodeChildrenChanged, p.clone()),
+            "event",
+        )
     })
     .await;
     step("works", async {

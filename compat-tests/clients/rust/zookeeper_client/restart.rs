@@ -10,7 +10,11 @@ use crate::common::{Place, equal, fault, s, step, until, within};
 async fn back(client: &Client) -> Result<()> {
     let mut states = client.state_watcher();
     let session = client.session_id();
-    let connected = async { while states.state() != SessionState::SyncConnected { states.changed().await; } };
+    let connected = async {
+        while states.state() != SessionState::SyncConnected {
+            states.changed().await;
+        }
+    };
     within(s(15), "connected again", connected).await?;
     equal(&client.session_id(), &session, "session")
 }
@@ -37,7 +41,10 @@ pub(crate) async fn play(at: Place) {
         fault("restart").await?;
         let state = within(s(5), "disconnected", states.changed()).await?;
         ensure!(
-            matches!(state, SessionState::Disconnected | SessionState::SyncConnected),
+            matches!(
+                state,
+                SessionState::Disconnected | SessionState::SyncConnected
+            ),
             "state {state}"
         );
         back(&a).await?;
@@ -45,20 +52,32 @@ pub(crate) async fn play(at: Place) {
     })
     .await;
     step("stays", async {
-        equal(&a.get_data(&e).await?, &(b"mine".to_vec(), made), "the ephemeral node")?;
+        equal(
+            &a.get_data(&e).await?,
+            &(b"mine".to_vec(), made),
+            "the ephemeral node",
+        )?;
         equal(&b.get_data(&node).await?.0, &b"zero".to_vec(), "value")
     })
     .await;
     step("watch", async {
         b.set_data(&node, b"one", None).await?;
         let event = within(s(5), "event", watcher.changed()).await?;
-        equal(&what(&event), &(EventType::NodeDataChanged, node.clone()), "event")
+        equal(
+            &what(&event),
+            &(EventType::NodeDataChanged, node.clone()),
+            "event",
+        )
     })
     .await;
     step("numbers", async {
         let (stat, number) = a.create(&sequential, b"", &SEQUENTIAL).await?;
         equal(&number.into_i64(), &1, "number")?;
-        ensure!(stat.czxid > highest, "czxid {}, before {highest}", stat.czxid);
+        ensure!(
+            stat.czxid > highest,
+            "czxid {}, before {highest}",
+            stat.czxid
+        );
         let seen = a.check_stat(&format!("{line}/s-0000000001")).await?;
         equal(&seen.context("no node")?.czxid, &stat.czxid, "czxid")
     })

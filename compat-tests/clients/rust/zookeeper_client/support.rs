@@ -39,7 +39,9 @@ pub(crate) fn refused<T: Debug>(
     what: &str,
 ) -> Result<()> {
     equal(
-        &answer.map(|_| "accepted").map_err(|error| format!("{error:?}")),
+        &answer
+            .map(|_| "accepted")
+            .map_err(|error| format!("{error:?}")),
         &Err(format!("{expected:?}")),
         what,
     )

@@ -67,7 +67,9 @@ pub(crate) async fn play(at: Place) {
         let (mut seen, mut watcher) = a.list_and_watch_children(&parent).await?;
         let writing = tokio::spawn(async move {
             for name in names {
-                writer.create(&format!("{folder}/{name}"), b"", &PERSISTENT).await?;
+                writer
+                    .create(&format!("{folder}/{name}"), b"", &PERSISTENT)
+                    .await?;
             }
             anyhow::Ok(())
         });

@@ -81,5 +81,8 @@ pub(crate) async fn play(at: Place) {
         equal(&change, &None, "change of the state")
     })
     .await;
-    lacks("remove-none", "a watch is removed by its watcher, which is there");
+    lacks(
+        "remove-none",
+        "a watch is removed by its watcher, which is there",
+    );
 }

@@ -7,8 +7,9 @@ pub mod c;
 pub mod go;
 pub mod java;
 pub mod node;
+pub mod rust;
 
 /// All of them.
 pub fn all() -> Vec<&'static dyn Family> {
-    vec![&c::C, &go::Go, &java::Java, &node::Node]
+    vec![&c::C, &go::Go, &java::Java, &node::Node, &rust::Rust]
 }
