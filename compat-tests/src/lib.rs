@@ -16,6 +16,7 @@ pub mod link;
 pub mod observe;
 pub mod process;
 pub mod raw;
+pub mod record;
 pub mod settings;
 pub mod target;
 pub mod wait;

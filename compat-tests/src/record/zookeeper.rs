@@ -137,22 +137,16 @@ impl Decoder {
     }
 
     fn request(&mut self, frame: &RequestFrame) -> Element {
-        self.expect(frame);
-        Element {
-            repeated: frame.xid == xid::PING,
-            ..Element::new(0, Side::Client, name(frame.request.op()), request(frame))
-        }
-    }
-
-    /// Takes notice of a request, so that its reply can be read.
-    pub fn expect(&mut self, frame: &RequestFrame) {
-        self.client.state = State::Frames;
         self.pending.push_back(Pending {
             xid: frame.xid,
             op: frame.request.op(),
             path: path(&frame.request),
             sequential: is_sequential(&frame.request),
         });
+        Element {
+            repeated: frame.xid == xid::PING,
+            ..Element::new(0, Side::Client, name(frame.request.op()), request(frame))
+        }
     }
 
     fn reply(&mut self, payload: &[u8]) -> Element {
@@ -184,16 +178,16 @@ impl Decoder {
     }
 }
 
-/// A client's message as bytes to send, with its frame when it is one.
+/// A client's message as bytes to send.
 ///
 /// # Errors
 /// The line is no message of a client.
-pub fn encode(kind: &str, value: &Value) -> Result<(Vec<u8>, Option<RequestFrame>)> {
+pub fn encode(kind: &str, value: &Value) -> Result<Vec<u8>> {
     let framed = |payload: &[u8]| crate::raw::zookeeper::frame(payload);
     match kind {
-        "word" => Ok((bytes(value, "text")?.context("a word")?, None)),
-        "garbage" => Ok((bytes(value, "bytes")?.context("bytes")?, None)),
-        "frame" => Ok((framed(&bytes(value, "bytes")?.context("bytes")?), None)),
+        "word" => Ok(bytes(value, "text")?.context("a word")?),
+        "garbage" => Ok(bytes(value, "bytes")?.context("bytes")?),
+        "frame" => Ok(framed(&bytes(value, "bytes")?.context("bytes")?)),
         "connect" => {
             let request = ConnectRequest {
                 protocol_version: number(value, "protocol")?,
@@ -206,14 +200,14 @@ pub fn encode(kind: &str, value: &Value) -> Result<(Vec<u8>, Option<RequestFrame
                     Some(flag) => Some(*flag == Value::Bool(true)),
                 },
             };
-            Ok((framed(&request.encode()), None))
+            Ok(framed(&request.encode()))
         }
         _ => {
             let frame = RequestFrame {
                 xid: number(value, "xid")?,
                 request: parse_request(kind, value, 0)?,
             };
-            Ok((framed(&frame.encode()), Some(frame)))
+            Ok(framed(&frame.encode()))
         }
     }
 }
