@@ -227,7 +227,9 @@ impl Two {
                             Side::Client => Side::Server,
                             Side::Server => Side::Client,
                         };
-                        self.half(other).hpack.set_max_allowed_table_size(size.max(4096));
+                        self.half(other)
+                            .hpack
+                            .set_max_allowed_table_size(size.max(4096));
                     }
                 }
             }
@@ -274,7 +276,12 @@ impl Two {
                 let stream = self.streams.get_mut(&id)?;
                 if headers.iter().any(|(name, _)| name == "grpc-status") {
                     stream.status_seen = true;
-                    found.push(Element::new(stream.number, side, "status", status(&headers)));
+                    found.push(Element::new(
+                        stream.number,
+                        side,
+                        "status",
+                        status(&headers),
+                    ));
                 } else if header(&headers, ":status") != "200" {
                     found.push(Element::new(
                         stream.number,
@@ -300,13 +307,7 @@ impl Two {
         }
     }
 
-    fn data(
-        &mut self,
-        side: Side,
-        id: u32,
-        data: &[u8],
-        found: &mut Vec<Element>,
-    ) -> Option<()> {
+    fn data(&mut self, side: Side, id: u32, data: &[u8], found: &mut Vec<Element>) -> Option<()> {
         // A stream that was reset may still have data under way.
         let Some(stream) = self.streams.get_mut(&id) else {
             return Some(());
@@ -329,7 +330,12 @@ impl Two {
             buffer.drain(..5 + length);
         }
         for (compressed, payload) in payloads {
-            let kind = stream.path.rsplit('/').next().unwrap_or_default().to_string();
+            let kind = stream
+                .path
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_string();
             let value = if compressed == 0 {
                 message::decode(&stream.path, side, &payload)
             } else {
@@ -501,7 +507,12 @@ impl One {
             let body = std::mem::take(&mut self.half(side).buffer);
             self.whole(side, &body, found);
         } else if !self.half(side).buffer.is_empty() {
-            found.push(Element::new(self.number(side), side, "garbage", Value::Null));
+            found.push(Element::new(
+                self.number(side),
+                side,
+                "garbage",
+                Value::Null,
+            ));
         }
     }
 
@@ -579,7 +590,10 @@ impl One {
         half.buffer.drain(..length);
         let get = |name: &str| headers.iter().find(|(known, _)| known == name);
         if let Some((_, token)) = get("authorization") {
-            fields.push(("authorization".to_string(), metadata("authorization", token)));
+            fields.push((
+                "authorization".to_string(),
+                metadata("authorization", token),
+            ));
         }
         half.head = fields;
         half.line.clear();
@@ -626,7 +640,12 @@ impl One {
         let half = &mut self.server;
         if !half.head.is_empty() {
             let fields = std::mem::take(&mut half.head);
-            found.push(Element::new(number, Side::Server, "http", Value::Record(fields)));
+            found.push(Element::new(
+                number,
+                Side::Server,
+                "http",
+                Value::Record(fields),
+            ));
         }
         loop {
             let end = half.line.iter().position(|byte| *byte == b'\n');
@@ -639,7 +658,12 @@ impl One {
                 Ok(json) => ("json", message::from_json(&json, "", Side::Server)),
                 Err(_) => ("body", Value::bytes(line)),
             };
-            found.push(Element::new(number, Side::Server, "part", Value::record([value])));
+            found.push(Element::new(
+                number,
+                Side::Server,
+                "part",
+                Value::record([value]),
+            ));
         }
         if last {
             half.state = OneState::Head;

@@ -57,9 +57,17 @@ pub fn encode(path: &str, value: &Value) -> Result<Vec<u8>> {
 fn class(message: &str, field: &str) -> Option<Class> {
     let of_a_lease = message.starts_with("Lease") || message.is_empty();
     Some(match field {
-        "revision" | "create_revision" | "mod_revision" | "start_revision" | "compact_revision"
-        | "min_mod_revision" | "max_mod_revision" | "min_create_revision"
-        | "max_create_revision" | "rev" | "hash_revision" => Class::Revision,
+        "revision"
+        | "create_revision"
+        | "mod_revision"
+        | "start_revision"
+        | "compact_revision"
+        | "min_mod_revision"
+        | "max_mod_revision"
+        | "min_create_revision"
+        | "max_create_revision"
+        | "rev"
+        | "hash_revision" => Class::Revision,
         "lease" | "lease_id" => Class::Lease,
         "ID" | "id" if of_a_lease => Class::Lease,
         "token" => Class::Token,
@@ -126,9 +134,10 @@ fn from_proto(message: &str, field: &FieldDescriptor, value: &Proto, side: Side)
         Proto::String(value) => text(value.as_bytes()),
         Proto::Bytes(value) => text(value),
         Proto::EnumNumber(number) => match field.kind() {
-            Kind::Enum(kind) => kind
-                .get_value(*number)
-                .map_or_else(|| Value::Int((*number).into()), |value| Value::word(value.name())),
+            Kind::Enum(kind) => kind.get_value(*number).map_or_else(
+                || Value::Int((*number).into()),
+                |value| Value::word(value.name()),
+            ),
             _ => Value::Int((*number).into()),
         },
         Proto::Message(message) => from_message(message, side),
@@ -376,12 +385,16 @@ mod tests {
 
     #[test]
     fn json_keeps_its_style() {
-        let text = r#"{"key":"Zm9v","rangeEnd":"b+","limit":"5","lease":7,"sort_order":"ASCEND","f":1.5}"#;
+        let text =
+            r#"{"key":"Zm9v","rangeEnd":"b+","limit":"5","lease":7,"sort_order":"ASCEND","f":1.5}"#;
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
         let value = from_json(&json, "", Side::Client);
         assert_eq!(value.at(&["key", "b64"]), Some(&Value::bytes("foo")));
         assert_eq!(value.at(&["limit", "str"]), Some(&Value::Int(5)));
-        assert_eq!(value.get("lease"), Some(&Value::Chosen(Class::Lease, Raw::Int(7))));
+        assert_eq!(
+            value.get("lease"),
+            Some(&Value::Chosen(Class::Lease, Raw::Int(7)))
+        );
         assert_eq!(to_json(&value).unwrap(), json);
     }
 }

@@ -157,10 +157,7 @@ impl Names {
     fn text(&mut self, side: Side, bytes: Vec<u8>) -> Vec<Piece> {
         let mut found: Vec<(usize, usize, Piece)> = Vec::new();
         let mut mark = |start: usize, end: usize, symbol: Symbol, form: Form| {
-            if !found
-                .iter()
-                .any(|(from, to, _)| start < *to && *from < end)
-            {
+            if !found.iter().any(|(from, to, _)| start < *to && *from < end) {
                 found.push((start, end, Piece::Symbol(symbol, form)));
             }
         };
@@ -392,8 +389,11 @@ impl Bindings {
             Class::Prefix => Raw::Bytes(self.prefix.clone()),
             Class::Seen => Raw::Int(self.seen.of(connection).unwrap_or(0)),
             Class::Uuid => Raw::Bytes(
-                format!("{:08x}c0de4000800000000000{:04x}", symbol.number, symbol.number)
-                    .into_bytes(),
+                format!(
+                    "{:08x}c0de4000800000000000{:04x}",
+                    symbol.number, symbol.number
+                )
+                .into_bytes(),
             ),
             Class::Revision | Class::Zxid => {
                 let below = self

@@ -68,8 +68,7 @@ pub fn unknown<'a>(
         let mut said = BTreeSet::new();
         for (line, pattern) in calls(transcript) {
             let clients = known.get(&pattern);
-            let is_known =
-                clients.is_some_and(|clients| clients.contains(plain_name(transcript)));
+            let is_known = clients.is_some_and(|clients| clients.contains(plain_name(transcript)));
             if !is_known && said.insert(pattern.clone()) {
                 found.push(Unknown {
                     client: transcript.run.client.clone(),
@@ -190,10 +189,7 @@ fn calls(transcript: &Transcript) -> Vec<(usize, String)> {
             (Subject::Etcd, Side::Server) => None,
         };
         if let Some(pattern) = pattern {
-            found.push((
-                number,
-                format!("{} {pattern}", transcript.subject.name()),
-            ));
+            found.push((number, format!("{} {pattern}", transcript.subject.name())));
         }
     }
     found
@@ -205,7 +201,14 @@ fn zookeeper(kind: &str, value: &Value, line: &Line) -> Option<String> {
         "open" | "close" | "reset" => return None,
         "connect" => {
             let session = line.value.get("session");
-            words.push(if session == Some(&Value::Int(0)) { "new" } else { "again" }.to_string());
+            words.push(
+                if session == Some(&Value::Int(0)) {
+                    "new"
+                } else {
+                    "again"
+                }
+                .to_string(),
+            );
             if int(value, "protocol") != Some(0) {
                 words.push("protocol>0".to_string());
             }
@@ -241,7 +244,11 @@ fn zookeeper(kind: &str, value: &Value, line: &Line) -> Option<String> {
     }
     // Numbers of their own that most libraries use and go-zookeeper does not.
     if let ("auth" | "setWatches" | "setWatches2", Some(xid)) = (kind, int(value, "xid")) {
-        words.push(if xid < 0 { format!("xid={xid}") } else { "xid>0".to_string() });
+        words.push(if xid < 0 {
+            format!("xid={xid}")
+        } else {
+            "xid>0".to_string()
+        });
     }
     Some(words.join(" "))
 }
@@ -278,7 +285,14 @@ fn zookeeper_options(kind: &str, value: &Value) -> Vec<String> {
         _ => {}
     }
     if let Some(version) = int(value, "version") {
-        words.push(if version == -1 { "version=any" } else { "version=given" }.to_string());
+        words.push(
+            if version == -1 {
+                "version=any"
+            } else {
+                "version=given"
+            }
+            .to_string(),
+        );
     }
     if value.get("watch") == Some(&Value::Bool(true)) {
         words.push("watch".to_string());
@@ -320,7 +334,10 @@ fn acl(list: &Value) -> String {
             if *entry == open {
                 return "open".to_string();
             }
-            let scheme = entry.get("scheme").and_then(Value::plain).unwrap_or_default();
+            let scheme = entry
+                .get("scheme")
+                .and_then(Value::plain)
+                .unwrap_or_default();
             String::from_utf8_lossy(&scheme).into_owned()
         })
         .collect();
@@ -414,8 +431,10 @@ fn fields(value: &Value) -> Vec<String> {
             ("value", _) => {}
             (name, Value::Word(word)) => words.push(format!("{name}={}", word.to_lowercase())),
             (name, Value::List(list)) if name == "filters" => {
-                let list: Vec<String> =
-                    list.iter().map(|value| value.to_string().to_lowercase()).collect();
+                let list: Vec<String> = list
+                    .iter()
+                    .map(|value| value.to_string().to_lowercase())
+                    .collect();
                 words.push(format!("filters={}", list.join("+")));
             }
             (name, Value::Int(number)) => {
@@ -438,7 +457,10 @@ fn fields(value: &Value) -> Vec<String> {
 /// Which keys a range names.
 fn range(value: &Value) -> Option<&'static str> {
     let key = value.get("key").and_then(Value::plain);
-    let end = value.get("range_end").and_then(Value::plain).unwrap_or_default();
+    let end = value
+        .get("range_end")
+        .and_then(Value::plain)
+        .unwrap_or_default();
     let Some(key) = key else {
         return (!end.is_empty()).then_some("range-from-nothing");
     };
@@ -472,7 +494,10 @@ fn each(list: Option<&Value>, one: impl Fn(&Value) -> String) -> String {
 }
 
 fn compare(value: &Value) -> String {
-    let target = value.get("target").and_then(Value::as_word).unwrap_or("VERSION");
+    let target = value
+        .get("target")
+        .and_then(Value::as_word)
+        .unwrap_or("VERSION");
     let result = match value.get("result").and_then(Value::as_word) {
         None | Some("EQUAL") => "=",
         Some("GREATER") => ">",

@@ -609,7 +609,16 @@ mod tests {
     #[test]
     fn what_is_no_value_is_refused() {
         for text in [
-            "", "{", "{a 1}", "[1", "\"a", "\"${", "\"\\x0", "$none1", "1 2", "\"${99999999*a}\"",
+            "",
+            "{",
+            "{a 1}",
+            "[1",
+            "\"a",
+            "\"${",
+            "\"\\x0",
+            "$none1",
+            "1 2",
+            "\"${99999999*a}\"",
         ] {
             assert!(Value::parse(text).is_err(), "{text:?}");
         }

@@ -195,10 +195,7 @@ pub fn encode(kind: &str, value: &Value) -> Result<Vec<u8>> {
                 timeout: number(value, "timeout")?,
                 session_id: int(value, "session")?,
                 password: bytes(value, "password")?,
-                read_only: match value.get("readOnly") {
-                    None => None,
-                    Some(flag) => Some(*flag == Value::Bool(true)),
-                },
+                read_only: value.get("readOnly").map(|flag| *flag == Value::Bool(true)),
             };
             Ok(framed(&request.encode()))
         }
@@ -295,7 +292,10 @@ fn connect_request(request: &ConnectRequest) -> Value {
             "session".to_string(),
             chosen(Class::Session, request.session_id),
         ),
-        ("password".to_string(), password(request.password.as_deref())),
+        (
+            "password".to_string(),
+            password(request.password.as_deref()),
+        ),
     ];
     if let Some(read_only) = request.read_only {
         fields.push(("readOnly".to_string(), Value::Bool(read_only)));
@@ -553,7 +553,10 @@ fn body(body: &Body, sequential: bool) -> Vec<(String, Value)> {
                 } else {
                     fields.push(("op".to_string(), Value::word(name(result.kind))));
                     // Only a created path can be sequential; which part was, the path itself shows.
-                    fields.extend(self::body(&result.body, sequential && ends_in_digits(&result.body)));
+                    fields.extend(self::body(
+                        &result.body,
+                        sequential && ends_in_digits(&result.body),
+                    ));
                 }
                 Value::Record(fields)
             });

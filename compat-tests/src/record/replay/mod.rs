@@ -98,7 +98,10 @@ pub fn replay_with(transcript: &Transcript, address: &str, options: Options<'_>)
         report: Report::default(),
     };
     player.play(transcript, options.fault)?;
-    player.report.differences.sort_by_key(|difference| difference.line);
+    player
+        .report
+        .differences
+        .sort_by_key(|difference| difference.line);
     Ok(player.report)
 }
 
@@ -269,16 +272,20 @@ impl Player<'_> {
             if order.refused.contains(&connection) {
                 return Ok(());
             }
-            let words = transcript.entries.iter().skip(index).find_map(|entry| match entry {
-                Entry::Line(next)
-                    if next.connection == connection
-                        && next.side == Side::Client
-                        && next.kind != "open" =>
-                {
-                    Some(next.kind == "http")
-                }
-                _ => None,
-            });
+            let words = transcript
+                .entries
+                .iter()
+                .skip(index)
+                .find_map(|entry| match entry {
+                    Entry::Line(next)
+                        if next.connection == connection
+                            && next.side == Side::Client
+                            && next.kind != "open" =>
+                    {
+                        Some(next.kind == "http")
+                    }
+                    _ => None,
+                });
             match Peer::connect(
                 self.subject,
                 words == Some(true),
@@ -332,7 +339,12 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn hear(&mut self, number: usize, line: &Line, pause: Option<(Duration, &BTreeSet<(u32, u32)>)>) {
+    fn hear(
+        &mut self,
+        number: usize,
+        line: &Line,
+        pause: Option<(Duration, &BTreeSet<(u32, u32)>)>,
+    ) {
         if line.kind == "refused" {
             return;
         }
@@ -353,7 +365,10 @@ impl Player<'_> {
                 } else {
                     "did not come"
                 };
-                self.differ(number, format!("{why}: {} {}", expected.kind, expected.value));
+                self.differ(
+                    number,
+                    format!("{why}: {} {}", expected.kind, expected.value),
+                );
                 continue;
             };
             self.report.compared += 1;
@@ -552,9 +567,10 @@ impl Order {
                         *count += 1;
                         let xid = line.value.get("xid").cloned();
                         if lane.kind == LaneKind::Main
-                            && let Some(at) = open.iter().position(|(_, connection, stream, asked)| {
-                                (*connection, *stream) == place && *asked == xid
-                            })
+                            && let Some(at) =
+                                open.iter().position(|(_, connection, stream, asked)| {
+                                    (*connection, *stream) == place && *asked == xid
+                                })
                         {
                             let (request, ..) = open.remove(at);
                             order.answers.insert(
@@ -638,10 +654,7 @@ fn parts(subject: Subject, method: &str, element: Element) -> Vec<Element> {
         .iter()
         .any(|(name, _)| !matches!(name.as_str(), "header" | "watch_id"));
     let own = (events.is_empty() || is_more).then(|| part(plain.clone()));
-    let id = plain
-        .iter()
-        .find(|(name, _)| name == "watch_id")
-        .map(|field| field.clone());
+    let id = plain.iter().find(|(name, _)| name == "watch_id").cloned();
     let events = events.iter().map(|event| {
         part(
             id.clone()

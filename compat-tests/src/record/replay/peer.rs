@@ -174,7 +174,10 @@ fn request(address: &str, value: &Value) -> Result<Vec<u8>> {
         (None, Some(body)) => body.plain().context("a body with a name in it")?,
         (None, None) => Vec::new(),
     };
-    let mut text = format!("{method} {} HTTP/1.1\r\nHost: {address}\r\n", String::from_utf8(path)?);
+    let mut text = format!(
+        "{method} {} HTTP/1.1\r\nHost: {address}\r\n",
+        String::from_utf8(path)?
+    );
     if let Some(token) = value.get("authorization").and_then(Value::plain) {
         text += &format!("Authorization: {}\r\n", String::from_utf8(token)?);
     }
