@@ -362,7 +362,7 @@ mod tests {
         // Zeros of a oneof are on the wire and tell which one it is.
         check(
             TXN,
-            "{compare: [{result: EQUAL, target: CREATE, key: \"k\", create_revision: 0}], \
+            "{compare: [{result: GREATER, target: CREATE, key: \"k\", create_revision: 0}], \
              success: [{request_put: {key: \"k\", lease: 5}}], failure: [{request_range: {}}]}",
         );
         check(
@@ -375,7 +375,7 @@ mod tests {
     fn what_the_fields_do_not_say_is_kept_as_bytes() {
         let unknown = [0x0a, 0x01, b'k', 0xf8, 0x07, 0x01];
         let value = decode("/etcdserverpb.KV/Range", Side::Client, &unknown);
-        assert_eq!(value.to_string(), "{raw: \"\\x0a\\x01k\\xf8\\x07\\x01\"}");
+        assert_eq!(value.to_string(), "{raw: \"\\n\\x01k\\xf8\\x07\\x01\"}");
         assert_eq!(encode("/etcdserverpb.KV/Range", &value).unwrap(), unknown);
         let other = decode("/other.Service/Call", Side::Client, b"x");
         assert_eq!(encode("/other.Service/Call", &other).unwrap(), b"x");
