@@ -9,6 +9,7 @@ import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Stream;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.x.discovery.ServiceCache;
 import org.apache.curator.x.discovery.ServiceDiscovery;
@@ -45,7 +46,7 @@ public final class Discovery implements Scenario {
             }
             lists(3000, List.of("127.0.0.1:7001 a", "127.0.0.1:7002 a", "127.0.0.1:7003 a"));
             equal("the service is among the names", true, reader.queryForNames().contains(name));
-            equal("three by turns", 3L, java.util.stream.Stream.generate(this::provided).limit(3).distinct().count());
+            equal("three by turns", 3L, Stream.generate(this::provided).limit(3).distinct().count());
         });
         run.step("updated", () -> {
             registrations.get(7002).update("b");

@@ -7,6 +7,7 @@ import static compat.Run.holds;
 import compat.Run;
 import compat.Scenario;
 import compat.zookeeper.Events;
+import java.util.List;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.state.ConnectionState;
 import org.apache.zookeeper.CreateMode;
@@ -48,7 +49,7 @@ public final class Restart implements Scenario {
             States statesA = States.of(a);
             States statesB = States.of(b);
             run.fault("restart");
-            for (States states : java.util.List.of(statesA, statesB)) {
+            for (States states : List.of(statesA, statesB)) {
                 states.next(ConnectionState.SUSPENDED, 15_000);
                 states.next(ConnectionState.RECONNECTED, 15_000);
             }

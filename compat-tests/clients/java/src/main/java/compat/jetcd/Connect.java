@@ -38,13 +38,12 @@ public final class Connect implements Scenario {
             equal("cluster id", cluster, list.getHeader().getClusterId());
         });
         run.step("header", () -> {
-            GetResponse first = Etcd.get(client.getKVClient().get(Etcd.bytes(run.prefix() + "/missing")));
-            GetResponse second = Etcd.get(client.getKVClient().get(Etcd.bytes(run.prefix() + "/missing")));
-            equal("pairs", 0, first.getKvs().size());
-            equal("cluster id", cluster, first.getHeader().getClusterId());
-            equal("cluster id again", cluster, second.getHeader().getClusterId());
-            holds("revision", first.getHeader().getRevision() > 0, first.getHeader().getRevision());
-            equal("revision again", first.getHeader().getRevision(), second.getHeader().getRevision());
+            GetResponse got = missing(run, client);
+            equal("pairs", 0, got.getKvs().size());
+            equal("cluster id", cluster, got.getHeader().getClusterId());
+            equal("cluster id again", cluster, missing(run, client).getHeader().getClusterId());
+            holds("revision", got.getHeader().getRevision() > 0, got.getHeader().getRevision());
+            Etcd.rises("two reads", 0, () -> missing(run, client).getHeader().getRevision(), () -> missing(run, client).getHeader().getRevision());
         });
         run.step("unreachable", () -> {
             int port;
@@ -56,5 +55,9 @@ public final class Connect implements Scenario {
             StatusRuntimeException error = refused("get", StatusRuntimeException.class, () -> lost.getKVClient().get(Etcd.bytes(run.prefix())).get(3, TimeUnit.SECONDS));
             equal("code", Status.Code.UNAVAILABLE, error.getStatus().getCode());
         });
+    }
+
+    private static GetResponse missing(Run run, Client client) throws Exception {
+        return Etcd.get(client.getKVClient().get(Etcd.bytes(run.prefix() + "/missing")));
     }
 }

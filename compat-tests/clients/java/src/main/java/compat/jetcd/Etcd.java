@@ -15,6 +15,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
@@ -44,7 +45,7 @@ final class Etcd {
     }
 
     /** The call is refused with an error that says so. */
-    static void says(String what, String words, java.util.concurrent.Callable<CompletableFuture<?>> call) {
+    static void says(String what, String words, Callable<CompletableFuture<?>> call) {
         Throwable error = refused(what, Throwable.class, () -> get(call.call()));
         StringBuilder chain = new StringBuilder();
         for (Throwable e = error; e != null; e = e.getCause()) {
@@ -75,6 +76,24 @@ final class Etcd {
 
     static long revision(Client client, String prefix) throws Exception {
         return get(client.getKVClient().get(bytes(prefix + "/no-such-key"))).getHeader().getRevision();
+    }
+
+    /**
+     * The revision that {@code second} returns is that of {@code first} and {@code by}. Others may write to the same server in
+     * between, so that it has to hold for one of 30 tries.
+     */
+    static void rises(String what, long by, Callable<Long> first, Callable<Long> second) throws Exception {
+        long before = 0;
+        long after = 0;
+        for (int tries = 0; tries < 30; tries++) {
+            before = first.call();
+            after = second.call();
+            holds(what + ": the revision, at least " + (before + by), after >= before + by, after);
+            if (after == before + by) {
+                return;
+            }
+        }
+        equal(what + ": the revision, in the last of 30 tries", before + by, after);
     }
 
     static List<String> keys(List<KeyValue> pairs) {

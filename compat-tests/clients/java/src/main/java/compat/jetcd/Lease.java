@@ -10,6 +10,8 @@ import io.etcd.jetcd.lease.LeaseGrantResponse;
 import io.etcd.jetcd.lease.LeaseKeepAliveResponse;
 import io.etcd.jetcd.lease.LeaseTimeToLiveResponse;
 import io.etcd.jetcd.options.LeaseOption;
+import io.etcd.jetcd.options.PutOption;
+import io.etcd.jetcd.watch.WatchEvent;
 import java.util.List;
 
 public final class Lease implements Scenario {
@@ -52,7 +54,7 @@ public final class Lease implements Scenario {
             equal("lease", 0L, Etcd.pair(client, prefix + "/b").getLease());
         });
         run.step("no-lease", () -> Etcd.says("put", "requested lease not found", () -> client.getKVClient().put(Etcd.bytes(prefix + "/c"), Etcd.bytes("x"),
-                io.etcd.jetcd.options.PutOption.builder().withLeaseId(lease + 1).build())));
+                PutOption.builder().withLeaseId(lease + 1).build())));
         run.step("revoke", () -> {
             Etcd.get(leases.revoke(lease));
             equal("the leased key", null, Etcd.pair(client, prefix + "/a"));
@@ -67,11 +69,14 @@ public final class Lease implements Scenario {
                 Etcd.put(client, prefix + name, "x", three);
             }
             Events watch = Events.of(run, client, prefix + "/three/", Events.prefix());
-            long before = Etcd.revision(client, prefix);
+            long before = Etcd.pair(client, prefix + "/three/c").getModRevision();
             Etcd.get(leases.revoke(three));
-            watch.delete(prefix + "/three/a", before + 1);
-            watch.delete(prefix + "/three/b", before + 1);
-            watch.delete(prefix + "/three/c", before + 1);
+            WatchEvent first = watch.next(5000);
+            long revision = first.getKeyValue().getModRevision();
+            holds("revision greater than " + before, revision > before, revision);
+            equal("first event", "DELETE " + prefix + "/three/a", first.getEventType() + " " + Etcd.text(first.getKeyValue().getKey()));
+            watch.delete(prefix + "/three/b", revision);
+            watch.delete(prefix + "/three/c", revision);
             watch.silent(300);
         });
     }

@@ -10,6 +10,7 @@ import io.etcd.jetcd.Client;
 import io.etcd.jetcd.lease.LeaseKeepAliveResponse;
 import io.etcd.jetcd.support.CloseableClient;
 import io.etcd.jetcd.support.Observers;
+import io.etcd.jetcd.watch.WatchEvent;
 import java.util.concurrent.atomic.AtomicInteger;
 
 public final class LeaseExpiry implements Scenario {
@@ -25,9 +26,9 @@ public final class LeaseExpiry implements Scenario {
             long lease = Etcd.get(client.getLeaseClient().grant(2)).getID();
             long put = Etcd.put(client, prefix + "/brief", "x", lease).getHeader().getRevision();
             watch.put(prefix + "/brief", "x", put);
-            io.etcd.jetcd.watch.WatchEvent event = watch.next(6000);
+            WatchEvent event = watch.next(6000);
             long took = (System.nanoTime() - start) / 1_000_000;
-            equal("event", io.etcd.jetcd.watch.WatchEvent.EventType.DELETE, event.getEventType());
+            equal("event", WatchEvent.EventType.DELETE, event.getEventType());
             holds("milliseconds from the grant, 1500 to 6000", took >= 1500 && took <= 6000, took);
             equal("the key", null, Etcd.pair(client, prefix + "/brief"));
         });

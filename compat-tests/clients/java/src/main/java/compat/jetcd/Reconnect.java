@@ -7,6 +7,7 @@ import compat.Scenario;
 import io.etcd.jetcd.Client;
 import io.etcd.jetcd.lease.LeaseKeepAliveResponse;
 import io.etcd.jetcd.support.Observers;
+import io.etcd.jetcd.watch.WatchEvent;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -46,7 +47,7 @@ public final class Reconnect implements Scenario {
         run.step("missed", () -> {
             for (int i = 1; i <= 3; i++) {
                 // The library waits longer after each try to connect.
-                io.etcd.jetcd.watch.WatchEvent event = watch.next(20_000);
+                WatchEvent event = watch.next(20_000);
                 Etcd.pair("pair", event.getKeyValue(), watched + i, "" + i, revisions.get(i - 1), revisions.get(i - 1), 1, 0);
             }
             watch.delete(watched + "2", revisions.get(3));

@@ -57,39 +57,40 @@ public final class Txn implements Scenario {
         });
         run.step("several", () -> {
             Etcd.put(client, prefix + "/gone", "x");
-            long before = Etcd.revision(client, prefix);
-            TxnResponse done = Etcd.get(kv.txn().Then(put("/s1", "1"), put("/s2", "2"), Op.delete(Etcd.bytes(prefix + "/gone"), DeleteOption.DEFAULT), put("/s3", "3")).commit());
-            equal("revision", before + 1, done.getHeader().getRevision());
+            TxnResponse done = several();
+            long revision = done.getHeader().getRevision();
             equal("answers to puts", 3, done.getPutResponses().size());
             equal("answers to deletes", 1, done.getDeleteResponses().size());
             equal("deleted", 1L, done.getDeleteResponses().get(0).getDeleted());
             for (int i = 1; i <= 3; i++) {
-                Etcd.pair("pair", Etcd.pair(client, prefix + "/s" + i), prefix + "/s" + i, "" + i, before + 1, before + 1, 1, 0);
+                Etcd.pair("pair", Etcd.pair(client, prefix + "/s" + i), prefix + "/s" + i, "" + i, revision, revision, 1, 0);
             }
             equal("the deleted key", null, Etcd.pair(client, prefix + "/gone"));
-            equal("revision afterwards", before + 1, Etcd.revision(client, prefix));
+            Etcd.rises("transaction", 1, () -> Etcd.put(client, prefix + "/gone", "x").getHeader().getRevision(), () -> several().getHeader().getRevision());
+            Etcd.rises("afterwards", 0, () -> several().getHeader().getRevision(), () -> Etcd.revision(client, prefix));
         });
         run.step("reads", () -> {
             TxnResponse done = Etcd.get(kv.txn().Then(put("/read", "new"), read("/read")).commit());
             equal("value", "new", Etcd.text(done.getGetResponses().get(0).getKvs().get(0).getValue()));
         });
         run.step("read-only", () -> {
-            long before = Etcd.revision(client, prefix);
-            equal("revision", before, Etcd.get(kv.txn().Then(read("/read"), read("/s1")).commit()).getHeader().getRevision());
-            equal("revision afterwards", before, Etcd.revision(client, prefix));
+            Etcd.rises("its header", 0, () -> Etcd.revision(client, prefix), () -> reads().getHeader().getRevision());
+            Etcd.rises("afterwards", 0, () -> reads().getHeader().getRevision(), () -> Etcd.revision(client, prefix));
         });
         run.step("all-or-nothing", () -> {
-            long before = Etcd.revision(client, prefix);
-            TxnResponse done = Etcd.get(kv.txn().If(missing("/never"), missing("/s1")).Then(put("/never", "x")).commit());
-            equal("succeeded", false, done.isSucceeded());
+            Etcd.rises("transaction", 0, () -> Etcd.revision(client, prefix), () -> {
+                TxnResponse done = Etcd.get(kv.txn().If(missing("/never"), missing("/s1")).Then(put("/never", "x")).commit());
+                equal("succeeded", false, done.isSucceeded());
+                return Etcd.revision(client, prefix);
+            });
             equal("the key", null, Etcd.pair(client, prefix + "/never"));
-            equal("revision", before, Etcd.revision(client, prefix));
         });
         run.step("duplicate", () -> {
-            long before = Etcd.revision(client, prefix);
-            Etcd.says("transaction", "duplicate key given in txn request", () -> kv.txn().Then(put("/twice", "1"), put("/twice", "2")).commit());
+            Etcd.rises("transaction", 0, () -> Etcd.revision(client, prefix), () -> {
+                Etcd.says("transaction", "duplicate key given in txn request", () -> kv.txn().Then(put("/twice", "1"), put("/twice", "2")).commit());
+                return Etcd.revision(client, prefix);
+            });
             equal("the key", null, Etcd.pair(client, prefix + "/twice"));
-            equal("revision", before, Etcd.revision(client, prefix));
         });
         run.step("nested", () -> {
             Op inner = Op.txn(new Cmp[] {missing("/s1")}, new Op[] {put("/inner-then", "x")}, new Op[] {put("/inner-else", "x")});
@@ -132,6 +133,15 @@ public final class Txn implements Scenario {
 
     private TxnResponse createOnce() throws Exception {
         return Etcd.get(kv.txn().If(missing("/key")).Then(put("/key", "then")).Else(read("/key")).commit());
+    }
+
+    /** Three puts and a delete. */
+    private TxnResponse several() throws Exception {
+        return Etcd.get(kv.txn().Then(put("/s1", "1"), put("/s2", "2"), Op.delete(Etcd.bytes(prefix + "/gone"), DeleteOption.DEFAULT), put("/s3", "3")).commit());
+    }
+
+    private TxnResponse reads() throws Exception {
+        return Etcd.get(kv.txn().Then(read("/read"), read("/s1")).commit());
     }
 
     private Cmp missing(String name) {

@@ -6,7 +6,6 @@ import static compat.Run.refused;
 
 import compat.Run;
 import compat.Scenario;
-import java.util.Arrays;
 import java.util.List;
 import org.apache.zookeeper.CreateMode;
 import org.apache.zookeeper.KeeperException.BadVersionException;
