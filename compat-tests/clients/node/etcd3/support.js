@@ -4,7 +4,7 @@
 const etcd3 = require('etcd3');
 const { equal, holds, within, Inbox } = require('../common');
 
-const connect = (address, options = {}) => new etcd3.Etcd3({ hosts: address, ...options });
+const connect = (address, options = {}) => new etcd3.Etcd3({ hosts: address.split(','), ...options });
 
 /** The call is refused with this text of the server's (the library wraps it). */
 async function refused(promise, text, what) {

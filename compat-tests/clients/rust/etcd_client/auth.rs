@@ -2,7 +2,7 @@
 
 use ::etcd_client::{Client, ConnectOptions, Error, GetOptions, Permission};
 
-use super::support::{connect, refused};
+use super::support::{connect, endpoints, refused};
 use crate::common::{Place, equal, step};
 
 pub(crate) async fn play(at: Place) {
@@ -10,7 +10,7 @@ pub(crate) async fn play(at: Place) {
     let k = key.as_str();
     let enter = async |name: &str, password: &str| -> Result<Client, Error> {
         let options = ConnectOptions::new().with_user(name, password);
-        Client::connect([at.address.as_str()], Some(options)).await
+        Client::connect(endpoints(&at.address), Some(options)).await
     };
     step("off", async {
         refused(

@@ -13,10 +13,15 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::common::{equal, ms, s, within};
 
+/// The members of a cluster, as the bench names them.
+pub(crate) fn endpoints(address: &str) -> Vec<&str> {
+    address.split(',').collect()
+}
+
 /// A client that gives up connecting after 3 s.
 pub(crate) async fn connect(address: &str) -> Result<Client> {
     let options = ConnectOptions::new().with_connect_timeout(s(3));
-    Ok(Client::connect([address], Some(options)).await?)
+    Ok(Client::connect(endpoints(address), Some(options)).await?)
 }
 
 /// The revision that a header shows.
