@@ -7,9 +7,19 @@ pub mod c;
 pub mod go;
 pub mod java;
 pub mod node;
+pub mod python;
 pub mod rust;
+pub mod shell;
 
 /// All of them.
 pub fn all() -> Vec<&'static dyn Family> {
-    vec![&c::C, &go::Go, &java::Java, &node::Node, &rust::Rust]
+    vec![
+        &c::C,
+        &go::Go,
+        &java::Java,
+        &node::Node,
+        &python::Python,
+        &rust::Rust,
+        &shell::Shell,
+    ]
 }

@@ -1,0 +1,82 @@
+# What a scenario says to the bench: steps, checks, faults, waits with a limit. Nothing about any client.
+set -u
+ADDRESS=$3
+PREFIX=$4
+LINK=${COMPAT_LINK:-}
+
+work=$(mktemp -d)
+current=
+# Whatever was started in the background and still runs.
+children=()
+
+# The limit of the whole program comes as TERM.
+trap 'fail "the program did not end in time"' TERM
+trap leave EXIT
+
+leave() {
+  if [ ${#children[@]} -gt 0 ]; then
+    kill -9 "${children[@]}" 2>/dev/null
+    wait "${children[@]}" 2>/dev/null
+  fi
+  rm -rf "$work"
+}
+
+# step NAME: begins a step; the one before holds, as nothing in it failed.
+step() {
+  [ -z "$current" ] || echo "ok $current"
+  current=$1
+}
+
+# lacks NAME REASON: this client has no such call.
+lacks() {
+  step ""
+  echo "lacks $1 $2"
+}
+
+note() { echo "note $*"; }
+
+end() {
+  step ""
+  echo "done"
+  exit 0
+}
+
+fail() {
+  echo "fail ${current:-start} $*" | tr '\n' ' ' | cut -c 1-800
+  exit 1
+}
+
+# ask VERB: has the bench do something to the server or the link.
+ask() {
+  local answer
+  echo "do $1"
+  read -r answer
+  [ "$answer" = "done" ] || fail "the bench could not $1: $answer"
+}
+
+# equal WHAT SEEN WANTED
+equal() { [ "$2" = "$3" ] || fail "$1: expected '$3', saw '$2'"; }
+
+# check WHAT CONDITION...: the condition, as for test, holds.
+check() {
+  local what=$1
+  shift
+  [ "$@" ] || fail "not so: $what ($*)"
+}
+
+# soon SECONDS WHAT COMMAND...: the command succeeds within so long.
+soon() {
+  local end limit=$1 what=$2
+  shift 2
+  end=$(($(now) + limit * 1000))
+  until "$@"; do
+    [ "$(now)" -lt "$end" ] || fail "not within $limit s: $what"
+    sleep 0.05
+  done
+}
+
+# Milliseconds of a clock.
+now() {
+  local micros=${EPOCHREALTIME//[!0-9]/}
+  echo $((micros / 1000))
+}
