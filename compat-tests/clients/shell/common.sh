@@ -6,6 +6,7 @@ LINK=${COMPAT_LINK:-}
 
 work=$(mktemp -d)
 current=
+failed=
 # Whatever was started in the background and still runs.
 children=()
 
@@ -14,6 +15,8 @@ trap 'fail "the program did not end in time"' TERM
 trap leave EXIT
 
 leave() {
+  # Whatever else ends the program is a failure too, and is said.
+  [ $? -eq 0 ] || [ -n "$failed" ] || echo "fail ${current:-start} the program broke off"
   if [ ${#children[@]} -gt 0 ]; then
     kill -9 "${children[@]}" 2>/dev/null
     wait "${children[@]}" 2>/dev/null
@@ -42,6 +45,7 @@ end() {
 }
 
 fail() {
+  failed=yes
   echo "fail ${current:-start} $*" | tr '\n' ' ' | cut -c 1-800
   exit 1
 }
@@ -63,6 +67,14 @@ check() {
   shift
   [ "$@" ] || fail "not so: $what ($*)"
 }
+
+# number TEXT: it is one.
+number() {
+  case $1 in "" | *[!0-9]*) fail "expected a number, saw '$1'" ;; esac
+}
+
+# pause SECONDS: without a process of its own, which would outlive the program.
+pause() { read -rt "$1" <> <(:) || true; }
 
 # soon SECONDS WHAT COMMAND...: the command succeeds within so long.
 soon() {

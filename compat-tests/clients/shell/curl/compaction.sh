@@ -21,8 +21,9 @@ step again
 refused "$compacted" kv/compaction "{\"revision\":${revisions[7]}}"
 
 step future
+revision
 refused "etcdserver: mvcc: required revision is a future revision" \
-  kv/compaction "{\"revision\":$(($(revision) + 1000000))}"
+  kv/compaction "{\"revision\":$((rev + 1000000))}"
 
 step watch
 watch old "$key" "\"start_revision\":${revisions[1]}"

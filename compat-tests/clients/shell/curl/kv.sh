@@ -8,7 +8,8 @@ bytes=$(base64 -w 0 <"$work/bytes")
 step put
 new() {
   del "$key"
-  wanted=$(($(revision) + 1))
+  revision
+  wanted=$((rev + 1))
   good kv/put "{\"key\":\"$(b "$key")\",\"value\":\"$bytes\"}"
   saw=$(header)
 }
@@ -41,7 +42,8 @@ equal "pairs and count" "$(pick '"\(.kvs) \(.count // 0)"')" "null 0"
 step delete
 delete() {
   put "$key" x
-  wanted=$(($(revision) + 1))
+  revision
+  wanted=$((rev + 1))
   del "$key"
   equal "deleted" "$(pick .deleted)" 1
   saw=$(header)
@@ -53,7 +55,8 @@ equal "version" "$(pair "$key" | cut -d ' ' -f 3)" 1
 
 step delete-none
 none() {
-  wanted=$(revision)
+  revision
+  wanted=$rev
   del "$PREFIX/none"
   equal "deleted" "$(pick '.deleted // 0')" 0
   saw=$(header)
@@ -104,8 +107,9 @@ equal "pair" "$(pairs)" "$then"
 check "the header is of now" "$(header)" -gt "$(cut -d ' ' -f 2 <<<"$then")"
 
 step future
+revision
 refused "etcdserver: mvcc: required revision is a future revision" \
-  kv/range "{\"key\":\"$(b "$key")\",\"revision\":$(($(revision) + 1000000))}"
+  kv/range "{\"key\":\"$(b "$key")\",\"revision\":$((rev + 1000000))}"
 
 step serializable
 get "$folder/b" '"serializable":true'
@@ -114,7 +118,8 @@ equal "value" "$(pairs | cut -d ' ' -f 5)" b
 step delete-prefix
 prefix() {
   for name in a b c d e; do put "$folder/$name" x; done
-  wanted=$(($(revision) + 1))
+  revision
+  wanted=$((rev + 1))
   del "$folder/" "$whole"
   equal "deleted" "$(pick .deleted)" 5
   saw=$(header)

@@ -45,9 +45,11 @@ pair() {
 
 header() { pick .header.revision; }
 
+# revision: leaves the store's of now in $rev.
 revision() {
   get "$PREFIX/none"
-  header
+  rev=$(header)
+  number "$rev"
 }
 
 # undisturbed WHAT COMMAND...: the command leaves two equal numbers in $saw and $wanted. Other scenarios may write to
@@ -75,8 +77,7 @@ keep_alive() { good lease/keepalive "{\"ID\":$1}"; }
 # renew ID SECONDS: renews the lease in the background, leaving the loop's process in $renewing.
 renew() {
   while true; do
-    # A pause without a process that would outlive the loop.
-    read -rt "$2" <> <(:) || true
+    pause "$2"
     curl -s --max-time 5 -o "$work/renewed-$1" -d "{\"ID\":$1}" "http://$ADDRESS/v3/lease/keepalive" </dev/null || true
   done &
   renewing=$!

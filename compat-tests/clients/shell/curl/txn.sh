@@ -53,7 +53,8 @@ END
 step several
 several() {
   put "$PREFIX/goes" x
-  wanted=$(($(revision) + 1))
+  revision
+  wanted=$((rev + 1))
   txn "" "$(p "$PREFIX/0" 0),$(p "$PREFIX/1" 1),$(d "$PREFIX/goes"),$(p "$PREFIX/2" 2)"
   saw=$(header)
   kinds=$(pick '[.responses[] | keys[]] | join(" ")')
@@ -73,9 +74,11 @@ equal "value" "$(pick '.responses[1].response_range.kvs[0].value | @base64d')" n
 
 step read-only
 reads() {
-  wanted=$(revision)
+  revision
+  wanted=$rev
   txn "" "$(g "$key"),$(g "$PREFIX/0")"
-  saw=$(revision)
+  revision
+  saw=$rev
 }
 undisturbed "the revision" reads
 
@@ -108,7 +111,10 @@ count_up() {
     read -r _ at _ _ value <<<"$(pairs)"
     good kv/txn "{\"compare\":[{\"key\":\"$encoded\",\"target\":\"MOD\",\"result\":\"EQUAL\",\"mod_revision\":\"$at\"}],
       \"success\":[{\"requestPut\":{\"key\":\"$encoded\",\"value\":\"$(b $((value + 1)))\"}}]}"
-    case $said in *'"succeeded":true'*) done=$((done + 1)) ;; esac
+    case $said in
+      *'"succeeded":true'*) done=$((done + 1)) ;;
+      *) pause "0.0$((RANDOM % 90 + 10))" ;;
+    esac
   done
 }
 counters=()

@@ -21,7 +21,8 @@ step again
 refused "$compacted" compact "${revisions[7]}"
 
 step future
-refused "etcdserver: mvcc: required revision is a future revision" compact "$(($(revision) + 1000000))"
+revision
+refused "etcdserver: mvcc: required revision is a future revision" compact "$((rev + 1000000))"
 
 step watch
 ctl watch "$key" --rev="${revisions[1]}" </dev/null

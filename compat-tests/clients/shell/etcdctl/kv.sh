@@ -7,7 +7,8 @@ for byte in {0..255}; do printf "\\x$(printf %x "$byte")"; done >"$work/bytes"
 step put
 put() {
   good del "$key"
-  wanted=$(($(revision) + 1))
+  revision
+  wanted=$((rev + 1))
   ctl put "$key" -w json <"$work/bytes"
   saw=$(pick .header.revision)
 }
@@ -40,7 +41,8 @@ equal "pairs and count" "$(pick '"\(.kvs) \(.count // 0)"')" "null 0"
 step delete
 delete() {
   good put "$key" x
-  wanted=$(($(revision) + 1))
+  revision
+  wanted=$((rev + 1))
   json del "$key"
   equal "deleted" "$(pick .deleted)" 1
   saw=$(pick .header.revision)
@@ -52,7 +54,8 @@ equal "version" "$(pair "$key" | cut -d ' ' -f 3)" 1
 
 step delete-none
 none() {
-  wanted=$(revision)
+  revision
+  wanted=$rev
   json del "$PREFIX/none"
   equal "deleted" "$(pick '.deleted // 0')" 0
   saw=$(pick .header.revision)
@@ -110,7 +113,8 @@ equal "value" "$(pick '.kvs[0].value | @base64d')" a
 check "the header is of now" "$(pick .header.revision)" -gt "$at"
 
 step future
-refused "etcdserver: mvcc: required revision is a future revision" get "$key" --rev="$(($(revision) + 1000000))"
+revision
+refused "etcdserver: mvcc: required revision is a future revision" get "$key" --rev="$((rev + 1000000))"
 
 step serializable
 says "$folder/b
@@ -119,7 +123,8 @@ b" get "$folder/b" --consistency=s
 step delete-prefix
 prefix() {
   for name in a b c d e; do good put "$folder/$name" x; done
-  wanted=$(($(revision) + 1))
+  revision
+  wanted=$((rev + 1))
   json del "$folder/" --prefix
   equal "deleted" "$(pick .deleted)" 5
   saw=$(pick .header.revision)

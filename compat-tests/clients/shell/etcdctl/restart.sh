@@ -14,7 +14,8 @@ brings seen 1,3 "PUT 0"
 good get "$leased" -w fields
 pair=$(sed -n '/^"Key"/,$p' <<<"$said")
 check "the key is under the lease" "$(sed -n 's/^"Lease" : //p' <<<"$pair")" = "$(printf %d "0x$lease")"
-before=$(revision)
+revision
+before=$rev
 
 step down
 ask restart
@@ -27,7 +28,8 @@ soon 15 "a get works again" readable
 step stays
 good get "$leased" -w fields
 equal "pair" "$(sed -n '/^"Key"/,$p' <<<"$said")" "$pair"
-check "the revision has not fallen" "$(revision)" -ge "$before"
+revision
+check "the revision has not fallen" "$rev" -ge "$before"
 
 step watch
 for number in 1 2 3; do good put "$followed/$number" "$number"; done

@@ -38,10 +38,11 @@ json() { good "$@" -w json; }
 # pick FILTER: of the JSON in $said, by jq. Numbers above 2^53 lose digits there: ids are read from other forms.
 pick() { jq -r "$1" <<<"$said"; }
 
-# revision: the store's now.
+# revision: leaves the store's of now in $rev.
 revision() {
   json get "$PREFIX/none"
-  pick .header.revision
+  rev=$(pick .header.revision)
+  number "$rev"
 }
 
 # undisturbed WHAT COMMAND...: the command leaves two equal numbers in $saw and $wanted. Other scenarios may write to
@@ -83,7 +84,7 @@ start() {
 watch() {
   local name=$1
   shift
-  case " $* " in *" --rev="*) ;; *) set -- "$@" --rev="$(($(revision) + 1))" ;; esac
+  case " $* " in *" --rev="*) ;; *) revision; set -- "$@" --rev="$((rev + 1))" ;; esac
   start "$name" watch -w json "$@"
 }
 

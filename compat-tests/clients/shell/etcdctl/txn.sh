@@ -55,7 +55,8 @@ END
 step several
 several() {
   good put "$PREFIX/goes" x
-  wanted=$(($(revision) + 1))
+  revision
+  wanted=$((rev + 1))
   passes "" "put $PREFIX/0 0
 put $PREFIX/1 1
 del $PREFIX/goes
@@ -79,10 +80,12 @@ equal "value" "$(pick '.responses[1].Response.response_range.kvs[0].value | @bas
 
 step read-only
 reads() {
-  wanted=$(revision)
+  revision
+  wanted=$rev
   passes "" "get $key
 get $PREFIX/0" ""
-  saw=$(revision)
+  revision
+  saw=$rev
 }
 undisturbed "the revision" reads
 
@@ -115,7 +118,10 @@ count() {
   while [ "$done" -lt 10 ]; do
     read -r _ at _ _ value <<<"$(pair "$counter")"
     passes "mod(\"$counter\") = \"$at\"" "put $counter $((value + 1))" ""
-    case $said in *'"succeeded":true'*) done=$((done + 1)) ;; esac
+    case $said in
+      *'"succeeded":true'*) done=$((done + 1)) ;;
+      *) pause "0.0$((RANDOM % 90 + 10))" ;;
+    esac
   done
 }
 counters=()

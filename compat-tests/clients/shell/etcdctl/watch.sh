@@ -68,7 +68,8 @@ equal "revisions" "$(jq '.Events[].kv.mod_revision' "$work/changes" | sort -u)" 
 
 step many
 # Interactive: several watches of one client; their events come in the simple form.
-from=$(($(revision) + 1))
+revision
+from=$((rev + 1))
 mkfifo "$work/many.in"
 "${etcdctl[@]}" --endpoints="$ADDRESS" watch -i <"$work/many.in" >"$work/many" 2>"$work/many.err" &
 children+=($!)

@@ -18,17 +18,17 @@ first=$(tail -n +2 <<<"$said")
 said=$first
 equal "version, cversion, aversion" "$(field dataVersion) $(field cversion) $(field aclVersion)" "0 0 0"
 equal "owner, length, children" "$(field ephemeralOwner) $(field dataLength) $(field numChildren)" "0x0 7 0"
-check "cZxid is above 0" "$(number cZxid)" -gt 0
+check "cZxid is above 0" "$(decimal cZxid)" -gt 0
 equal "mZxid and pZxid" "$(field mZxid) $(field pZxid)" "$(field cZxid) $(field cZxid)"
 equal "mtime" "$(field mtime)" "$(field ctime)"
 age=$(($(date +%s) - $(date -d "$(field ctime)" +%s)))
 check "ctime is now" "${age#-}" -lt 60
-created=$(number cZxid)
+created=$(decimal cZxid)
 
 step set
 zk a "set -s -v 0 $node changed"
 equal "version" "$(field dataVersion)" 1
-check "mZxid is above cZxid" "$(number mZxid)" -gt "$created"
+check "mZxid is above cZxid" "$(decimal mZxid)" -gt "$created"
 rest() { grep -v '^mZxid\|^mtime\|^dataVersion\|^dataLength'; }
 equal "the rest" "$(rest <<<"$said")" "$(rest <<<"$first")"
 now_is=$said
@@ -75,19 +75,19 @@ parent=$PREFIX/parent
 zk a "create $parent"
 for name in a b c; do zk a "create $parent/$name"; done
 stat a "$parent/c"
-last=$(number cZxid)
+last=$(decimal cZxid)
 zk a "ls -s $parent"
 names=$(head -n 1 <<<"$said" | tr -d '[],' | tr ' ' '\n' | sort | tr '\n' ' ')
 equal "names" "$names" "a b c "
 equal "numChildren and cversion" "$(field numChildren) $(field cversion)" "3 3"
-equal "pZxid" "$(number pZxid)" "$last"
+equal "pZxid" "$(decimal pZxid)" "$last"
 before=$said
 
 step child-deleted
 says a "delete $parent/b" ""
 stat a "$parent"
 equal "numChildren and cversion" "$(field numChildren) $(field cversion)" "2 4"
-check "pZxid rises" "$(number pZxid)" -gt "$last"
+check "pZxid rises" "$(decimal pZxid)" -gt "$last"
 for name in mZxid dataVersion; do
   equal "$name" "$(field $name)" "$(sed -n "s/^$name = //p" <<<"$before")"
 done

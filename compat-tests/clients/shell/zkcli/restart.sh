@@ -15,7 +15,7 @@ says a "create -s $PREFIX/queue/n-" "Created $PREFIX/queue/n-0000000000"
 zk a "create $PREFIX/watched before"
 says a "get -w $PREFIX/watched" before
 stat a "$PREFIX/watched"
-newest=$(number cZxid)
+newest=$(decimal cZxid)
 ids="$(session a) $(session b)"
 
 step down
@@ -38,7 +38,7 @@ silent a 1
 step numbers
 says b "create -s $PREFIX/queue/n-" "Created $PREFIX/queue/n-0000000001"
 stat b "$PREFIX/queue/n-0000000001"
-check "the new node's cZxid is above those before" "$(number cZxid)" -gt "$newest"
+check "the new node's cZxid is above those before" "$(decimal cZxid)" -gt "$newest"
 
 step ends
 gone() {

@@ -56,8 +56,8 @@ field() { sed -n "s/^$1 = //p" <<<"$said"; }
 # stat NAME PATH: leaves the Stat in $said.
 stat() { zk "$1" "stat $2"; }
 
-# number FIELD: of a Stat in $said, in decimal.
-number() { echo $(($(field "$1"))); }
+# decimal FIELD: of a Stat in $said, in decimal.
+decimal() { echo $(($(field "$1"))); }
 
 # events NAME: type and path of every event so far.
 events() { sed -n 's/^WatchedEvent .*type:\([A-Za-z]*\) path:\([^ ]*\).*/\1 \2/p' "$work/$1.out" | grep -v '^None ' || true; }
