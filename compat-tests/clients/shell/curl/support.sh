@@ -78,7 +78,7 @@ keep_alive() { good lease/keepalive "{\"ID\":$1}"; }
 renew() {
   while true; do
     pause "$2"
-    curl -s --max-time 5 -o "$work/renewed-$1" -d "{\"ID\":$1}" "http://$ADDRESS/v3/lease/keepalive" </dev/null || true
+    curl -s --max-time 2 -o "$work/renewed-$1" -d "{\"ID\":$1}" "http://$ADDRESS/v3/lease/keepalive" </dev/null || true
   done &
   renewing=$!
   children+=($!)
