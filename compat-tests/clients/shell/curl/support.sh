@@ -21,7 +21,7 @@ good() {
 refused() {
   call "$2" "$3"
   [ "$code" != 200 ] || fail "expected the refusal '$1', saw '$said'"
-  equal "refusal" "$(pick .message)" "$1"
+  equal "refusal" "$(pick .message || echo "HTTP $code: $said")" "$1"
 }
 
 pick() { jq -r "$1" <<<"$said" 2>/dev/null; }
