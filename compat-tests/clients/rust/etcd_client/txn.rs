@@ -91,7 +91,7 @@ pub(crate) async fn play(at: Place) {
                     Compare::version(k, op, now.version + by),
                     Compare::create_revision(k, op, now.create + by),
                     Compare::mod_revision(k, op, now.modified + by),
-                    Compare::lease(k, op, i64::from(by)),
+                    Compare::lease(k, op, by),
                 ] {
                     let what = format!("{compare:?}");
                     let txn = Txn::new().when([compare]);

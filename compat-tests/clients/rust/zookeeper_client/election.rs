@@ -3,38 +3,42 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::zookeeper_client::{Client, OwnedLockClient};
 use anyhow::{Context as _, Result};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::support::{PERSISTENT, acquire, close_behind, connect};
+use super::support::{PERSISTENT, acquire_bound, connect};
 use crate::common::{Place, equal, ms, note, s, step, until};
 
+/// How a leader goes.
+enum End {
+    Resigns,
+    Closes,
+}
+
+/// A task with a client of its own.
 struct Contender {
-    client: Client,
     leads: Arc<AtomicBool>,
-    resign: Option<oneshot::Sender<()>>,
+    end: oneshot::Sender<End>,
 }
 
 impl Contender {
     async fn enter(address: &str, folder: String) -> Result<Self> {
         let client = connect(address).await?;
         let leads = Arc::new(AtomicBool::new(false));
-        let (resign, resigned) = oneshot::channel();
-        let (own, flag) = (client.clone(), leads.clone());
+        let (end, ended) = oneshot::channel();
+        let flag = leads.clone();
         tokio::spawn(async move {
-            let held: OwnedLockClient = acquire(&own, &folder).await?;
+            let held = acquire_bound(&client, &folder).await?;
             flag.store(true, Ordering::SeqCst);
-            let _ = resigned.await;
-            drop(held);
+            match ended.await {
+                // Its session goes with the client, and its node with the session.
+                Ok(End::Closes) => std::mem::forget(held),
+                Ok(End::Resigns) | Err(_) => drop(held),
+            }
             anyhow::Ok(())
         });
-        Ok(Self {
-            client,
-            leads,
-            resign: Some(resign),
-        })
+        Ok(Self { leads, end })
     }
 }
 
@@ -70,19 +74,11 @@ pub(crate) async fn play(at: Place) {
             .context("no leader")?;
         anyhow::Ok(of.remove(at))
     };
-    let first = step("follows", async {
-        let first = leader(&mut contenders).await?;
-        close_behind(&first.client, &at.address).await?;
-        one_leads(&contenders).await?;
-        Ok(first)
-    })
-    .await;
-    step("last", async {
-        let mut second = leader(&mut contenders).await?;
-        let resign = second.resign.take().context("resigned before")?;
-        anyhow::ensure!(resign.send(()).is_ok(), "the leader is gone");
-        one_leads(&contenders).await
-    })
-    .await;
-    drop(first);
+    let go = async |of: &mut Vec<Contender>, end: End| {
+        let leader = leader(of).await?;
+        anyhow::ensure!(leader.end.send(end).is_ok(), "the leader is gone");
+        one_leads(of).await
+    };
+    step("follows", go(&mut contenders, End::Closes)).await;
+    step("last", go(&mut contenders, End::Resigns)).await;
 }

@@ -2,15 +2,11 @@
 
 use tokio::time::timeout;
 
-use super::support::{PERSISTENT, acquire, close_behind, connect};
+use super::support::{PERSISTENT, acquire, acquire_bound, connect};
 use crate::common::{Place, equal, ms, s, step, until, within};
 
 pub(crate) async fn play(at: Place) {
     let folder = format!("{}/lock", at.prefix);
-    let waiting = |client: ::zookeeper_client::Client| {
-        let folder = folder.clone();
-        tokio::spawn(async move { acquire(&client, &folder).await })
-    };
     let (a, held) = step("acquire", async {
         let a = connect(&at.address).await?;
         a.create(&at.prefix, b"", &PERSISTENT).await?;
@@ -25,24 +21,30 @@ pub(crate) async fn play(at: Place) {
         Ok(b)
     })
     .await;
-    let of_b = step("passed", async {
-        let second = waiting(b.clone());
+    let b = step("passed", async {
+        let path = folder.clone();
+        let second = tokio::spawn(async move {
+            std::mem::forget(acquire_bound(&b, &path).await?);
+            anyhow::Ok(b)
+        });
         // Until B is in the queue; dropping the lock releases it.
         until(s(5), "contenders", &2, async || {
             Ok(a.list_children(&folder).await?.len())
         })
         .await?;
         drop(held);
-        Ok(within(s(2), "lock after release", second).await???)
+        within(s(2), "lock after release", second).await??
     })
     .await;
     let of_a = step("died", async {
-        let first = waiting(a.clone());
+        let (client, path) = (a.clone(), folder.clone());
+        let first = tokio::spawn(async move { acquire(&client, &path).await });
         until(s(5), "contenders", &2, async || {
             Ok(a.list_children(&folder).await?.len())
         })
         .await?;
-        close_behind(&b, &at.address).await?;
+        // The last of the client closes its session.
+        drop(b);
         Ok(within(s(2), "lock after the holder", first).await???)
     })
     .await;
@@ -83,5 +85,4 @@ pub(crate) async fn play(at: Place) {
         .await
     })
     .await;
-    drop(of_b);
 }

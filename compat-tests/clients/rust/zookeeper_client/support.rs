@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use ::zookeeper_client::{
-    Acls, Client, CreateMode, CreateOptions, Error, EventType, LockOptions, LockPrefix,
+    Acls, Client, CreateMode, CreateOptions, Error, EventType, LockClient, LockOptions, LockPrefix,
     OneshotWatcher, OwnedLockClient, WatchedEvent,
 };
 use anyhow::{Context as _, Result};
@@ -26,7 +26,9 @@ pub(crate) async fn connect(address: &str) -> Result<Client> {
 
 /// A connected client that asks for this timeout.
 pub(crate) async fn connect_for(address: &str, session: Duration) -> Result<Client> {
-    let connector = Client::connector().with_session_timeout(session);
+    let connector = Client::connector()
+        .with_session_timeout(session)
+        .with_connection_timeout(s(5));
     within(s(10), "connect", connector.connect(address))
         .await?
         .with_context(|| format!("connect to {address}"))
@@ -71,23 +73,18 @@ pub(crate) async fn silent(watcher: OneshotWatcher) -> Result<()> {
 
 /// The crate's lock, in Curator's form.
 pub(crate) async fn acquire(client: &Client, folder: &str) -> Result<OwnedLockClient, Error> {
-    let prefix = LockPrefix::new_curator(folder, "lock-")?;
-    let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(PERSISTENT)?;
-    Ok(client.lock(prefix, b"", options).await?.into_owned())
+    Ok(acquire_bound(client, folder).await?.into_owned())
 }
 
-/// Closes a client's session without its doing: its lock deletes its node whenever it is dropped, so a second
-/// connection takes the session over and closes it.
-pub(crate) async fn close_behind(client: &Client, address: &str) -> Result<()> {
-    let session = client.session().clone();
-    let id = session.id();
-    let connector = Client::connector()
-        .with_session_timeout(s(10))
-        .with_session(session);
-    let second = within(s(5), "take over", connector.connect(address)).await??;
-    equal(&second.session_id(), &id, "session that was taken over")?;
-    drop(second);
-    Ok(())
+/// The lock, bound to its client. A lock that is dropped deletes its node; one that is forgotten leaves that to the
+/// end of the session.
+pub(crate) async fn acquire_bound<'a>(
+    client: &'a Client,
+    folder: &'a str,
+) -> Result<LockClient<'a>, Error> {
+    let prefix = LockPrefix::new_curator(folder, "lock-")?;
+    let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(PERSISTENT)?;
+    client.lock(prefix, b"", options).await
 }
 
 /// Another client's view: is the node there?
