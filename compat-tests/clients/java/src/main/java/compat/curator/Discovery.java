@@ -46,12 +46,12 @@ public final class Discovery implements Scenario {
             }
             lists(3000, List.of("127.0.0.1:7001 a", "127.0.0.1:7002 a", "127.0.0.1:7003 a"));
             equal("the service is among the names", true, reader.queryForNames().contains(name));
-            equal("three by turns", 3L, Stream.generate(this::provided).limit(3).distinct().count());
+            eventually("different ones among three", 3000, 3L, () -> Stream.generate(this::provided).limit(3).distinct().count());
         });
         run.step("updated", () -> {
             registrations.get(7002).update("b");
             lists(3000, List.of("127.0.0.1:7001 a", "127.0.0.1:7002 b", "127.0.0.1:7003 a"));
-            equal("asked by id", "127.0.0.1:7002 b", text(reader.queryForInstance(name, "i-7002")));
+            eventually("asked by id", 3000, "127.0.0.1:7002 b", () -> text(reader.queryForInstance(name, "i-7002")));
         });
         run.step("left", () -> {
             registrations.get(7001).leave();
@@ -72,11 +72,14 @@ public final class Discovery implements Scenario {
         });
     }
 
-    /** What the cache follows and what a query reads, both. */
+    /**
+     * What the caches follow and what a query reads. Each has its own time: in an ensemble the tracker may move a session to
+     * another server, and Curator registers anew after that, by delete and create.
+     */
     private void lists(long limitMillis, List<String> wanted) throws Exception {
         eventually("instances by the cache", limitMillis, wanted, () -> texts(cache.getInstances()));
         eventually("instances by the provider", limitMillis, wanted, () -> texts(provider.getAllInstances()));
-        equal("instances by a query", wanted, texts(reader.queryForInstances(name)));
+        eventually("instances by a query", limitMillis, wanted, () -> texts(reader.queryForInstances(name)));
     }
 
     private String provided() {
@@ -92,7 +95,7 @@ public final class Discovery implements Scenario {
     }
 
     private static String text(ServiceInstance<String> instance) {
-        return instance.getAddress() + ":" + instance.getPort() + " " + instance.getPayload();
+        return instance == null ? "none" : instance.getAddress() + ":" + instance.getPort() + " " + instance.getPayload();
     }
 
     private ServiceDiscovery<String> discovery(Run run, CuratorFramework client) throws Exception {
