@@ -34,18 +34,25 @@ pub struct Difference {
 
 impl Difference {
     /// What kind of difference it is, however it was reached: the operation, and the fields that differ, or
-    /// the two results when the words differ too.
+    /// the first words that do. A word `3.word` is the third of a list: its number does not count.
     pub fn class(&self) -> String {
         let op = self.request.split(' ').next().unwrap_or("");
-        match (&self.left, &self.right) {
-            (Some(left), Some(right)) => match differing_fields(left, right) {
-                Some(fields) => format!("{op}: {}", fields.join(",")),
-                None => format!("{op}: {} / {}", plain_words(left), plain_words(right)),
-            },
-            (Some(left), None) => format!("{op}: {} / nothing", plain_words(left)),
-            (None, Some(right)) => format!("{op}: nothing / {}", plain_words(right)),
-            (None, None) => format!("{op}: nothing"),
+        let left = self.left.as_deref().unwrap_or("nothing");
+        let right = self.right.as_deref().unwrap_or("nothing");
+        if let Some(fields) = differing_fields(left, right) {
+            return format!("{op}: {}", fields.join(","));
         }
+        let words = |text: &str| -> Vec<String> {
+            let words = text.split(' ').filter(|word| !word.contains('='));
+            words.map(|word| without_number(word).to_string()).collect()
+        };
+        let (left, right) = (words(left), words(right));
+        let shorter = left.len().min(right.len());
+        let at = (0..shorter)
+            .find(|at| left[*at] != right[*at])
+            .unwrap_or(shorter);
+        let word = |side: &[String]| side.get(at).cloned().unwrap_or_else(|| "end".to_string());
+        format!("{op}: {} / {}", word(&left), word(&right))
     }
 }
 
@@ -225,6 +232,18 @@ impl Rule {
     }
 }
 
+/// The word, or the name of a field, without the number of the list's item it belongs to.
+fn without_number(word: &str) -> &str {
+    match word.split_once('.') {
+        Some((number, rest))
+            if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            rest
+        }
+        _ => word,
+    }
+}
+
 /// The names of the fields in which two lines differ; [`None`] when their words differ too.
 fn differing_fields(left: &str, right: &str) -> Option<Vec<String>> {
     if plain_words(left) != plain_words(right) {
@@ -241,8 +260,9 @@ fn differing_fields(left: &str, right: &str) -> Option<Vec<String>> {
     for (one, other) in [(&left, &right), (&right, &left)] {
         for field in one {
             let count = |side: &[(String, String)]| side.iter().filter(|f| *f == field).count();
-            if count(one) != count(other) && !names.contains(&field.0) {
-                names.push(field.0.clone());
+            let name = without_number(&field.0).to_string();
+            if count(one) != count(other) && !names.contains(&name) {
+                names.push(name);
             }
         }
     }

@@ -529,19 +529,26 @@ fn both<S: Subject>(subject: &S, script: &Script<S::Op>, options: &Options) -> R
         seen: [left, right],
     };
     let [left, right] = &comparison.seen;
+    let mut parted = usize::MAX;
     for difference in compare::compare(left, right) {
+        if difference.step > parted {
+            break;
+        }
         match forgiving(subject.name(), &difference, options.forgive_known) {
             Some((id, then)) => {
                 *comparison.forgiven.entry(id.to_string()).or_default() += 1;
                 if then == Then::Stop {
-                    // What other clients show of this very step may already be of the other state.
-                    comparison.cut = true;
-                    break;
+                    parted = difference.step;
                 }
             }
             None => comparison.differences.push(difference),
         }
     }
+    // What clients show of the step in which the states parted may already be of the other state.
+    comparison.cut = parted != usize::MAX;
+    comparison
+        .differences
+        .retain(|difference| difference.step < parted);
     Ok(comparison)
 }
 

@@ -138,3 +138,46 @@ fn ids_of_differences_are_unique() {
     ids.dedup();
     assert_eq!(ids.len(), count);
 }
+
+/// The checkout's folder of kept scripts.
+fn kept() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("differential")
+}
+
+#[test]
+fn kept_scripts_can_be_read_and_say_what_they_expect() {
+    let mut count = 0;
+    for file in fs::read_dir(kept().join("zookeeper")).unwrap() {
+        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        let script = Script::parse(&text, |op| zookeeper::ZooKeeper.parse(op)).unwrap();
+        assert!(
+            script.expect.is_some() && !script.about.is_empty(),
+            "{text}"
+        );
+        let again = script.print(|op| zookeeper::ZooKeeper.print(op));
+        let back = Script::parse(&again, |op| zookeeper::ZooKeeper.parse(op)).unwrap();
+        assert_eq!(back, script);
+        count += 1;
+    }
+    assert!(count > 5);
+}
+
+#[test]
+fn every_difference_of_zookeeper_names_a_script_that_is_there() {
+    for entry in allowed()
+        .iter()
+        .filter(|entry| entry.subject == "zookeeper")
+    {
+        let path = entry
+            .shown_by
+            .trim_start_matches("compat-tests/differential/");
+        assert!(kept().join(path).is_file(), "{}", entry.shown_by);
+    }
+    for entry in known().iter().filter(|entry| entry.subject == "zookeeper") {
+        assert!(
+            kept().join("zookeeper").join(entry.script).is_file(),
+            "{}",
+            entry.script
+        );
+    }
+}

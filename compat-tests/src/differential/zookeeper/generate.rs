@@ -352,7 +352,8 @@ impl Generator {
                 let parts = (0..count).map(|_| Request::Read {
                     op: *self.random.pick(&[op::GET_DATA, op::GET_CHILDREN]),
                     path: self.path(),
-                    watch: self.random.chance(1, 5),
+                    // A watch there has a script of its own.
+                    watch: false,
                 });
                 Request::Multi {
                     op: op::MULTI_READ,
@@ -447,11 +448,14 @@ impl Generator {
             0 => self.path(),
             1 => {
                 let parent = *self.random.pick(&["", "/n1", "/n2", "/i1"]);
-                format!(
-                    "{parent}{}",
-                    self.random
-                        .pick(&["/s-", "/s-", "/", "/a.b_", "/lock-x-", "/0"])
-                )
+                match *self
+                    .random
+                    .pick(&["/s-", "/s-", "/", "/a.b_", "/lock-x-", "/0"])
+                {
+                    // The root's own sequence is the server's, not the run's.
+                    "/" if parent.is_empty() => "/s-".to_string(),
+                    name => format!("{parent}{name}"),
+                }
             }
             2 => {
                 let inside = format!("{}/k{}", self.random.pick(BOXES), self.random.below(2));
@@ -485,7 +489,11 @@ impl Generator {
     fn read(&mut self) -> Request {
         let watch = self.random.chance(1, 2);
         let path = match self.random.below(25) {
-            0 => self.bad_path(),
+            0 => match self.bad_path() {
+                // Servers take it for the top of the tree, which shows what went before.
+                path if path == "=" => "=relative".to_string(),
+                path => path,
+            },
             1 => (*self.random.pick(BOXES)).to_string(),
             _ => self.path_or_root(),
         };
@@ -529,7 +537,7 @@ impl Generator {
 
     fn watch(&mut self) -> Request {
         let path = if self.random.chance(1, 30) {
-            self.bad_path()
+            "=relative".to_string()
         } else {
             self.path_or_root()
         };

@@ -79,6 +79,35 @@ pub(super) fn normalise(record: Record) -> Vec<Seen> {
     lines
 }
 
+/// The end of a session deletes its nodes in no order that anybody promised: events of one end are sorted.
+fn settle_ends(record: &Record, lines: &mut [Seen]) {
+    let told = |zxid: i64| {
+        record.sights.iter().find_map(|sight| match &sight.what {
+            What::Reply {
+                reply, write: true, ..
+            } if reply.zxid == zxid => Some(reply.op),
+            _ => None,
+        })
+    };
+    let end_of = |sight: &Sight| match &sight.what {
+        What::Event(event) => match told(event.zxid) {
+            None | Some(Some(op::CLOSE_SESSION)) => Some((sight.step, sight.client, event.zxid)),
+            Some(_) => None,
+        },
+        _ => None,
+    };
+    let mut start = 0;
+    while start < lines.len() {
+        let end = end_of(&record.sights[start]);
+        let alike = record.sights[start..]
+            .iter()
+            .take_while(|sight| end_of(sight) == end);
+        let count = if end.is_some() { alike.count() } else { 1 };
+        lines[start..start + count].sort_by(|one, other| one.text.cmp(&other.text));
+        start += count;
+    }
+}
+
 /// In a round nobody can say whose operation came first: events are put behind the replies and sorted, and
 /// clients that asked the same share their results.
 fn settle_round(lines: &mut [Seen], step: usize) {

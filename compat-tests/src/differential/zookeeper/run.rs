@@ -478,12 +478,15 @@ impl<'a> Stage<'a> {
                 let Some(reply) = self.receive(client, "barrier")? else {
                     break;
                 };
+                // The root may be gone, deleted by the script.
                 let good = reply.xid == xid
-                    && reply.error == 0
-                    && matches!(
-                        (want, &reply.body),
-                        ("sync", Body::Path(_)) | ("exists", Body::Stat(_))
-                    );
+                    && match want {
+                        "sync" => reply.error == 0 && matches!(reply.body, Body::Path(_)),
+                        _ => matches!(
+                            (reply.error, &reply.body),
+                            (0, Body::Stat(_)) | (-101, Body::Empty)
+                        ),
+                    };
                 if !good {
                     self.note(
                         client,
