@@ -110,7 +110,7 @@ fn check_three(kind: &str, back_from_nothing: bool) {
         store.until_put("without one", "two")?;
         act(target, "kill 2")?;
         ensure!(
-            store.put("lost", "x").is_err(),
+            store.put_within(4, "lost", "x").is_err(),
             "one of three decides nothing"
         );
         act(target, "start 2")?;
@@ -155,7 +155,7 @@ fn a_gateway_and_what_is_behind_it_fail_apart() {
         store.put("kept", "one")?;
         act(target, "legacy kill")?;
         ensure!(
-            store.put("lost", "x").is_err(),
+            store.put_within(4, "lost", "x").is_err(),
             "a relay keeps nothing itself"
         );
         refused(target, "start", "runs already")?;
@@ -408,9 +408,13 @@ client.stop()
 "#;
 
 fn tree(address: &str, args: &[&str]) -> Result<String> {
+    tree_within(20, address, args)
+}
+
+fn tree_within(seconds: u32, address: &str, args: &[&str]) -> Result<String> {
     let text = output(
         Command::new("timeout")
-            .arg("20")
+            .arg(seconds.to_string())
             .arg(python())
             .args(["-c", TREE, address])
             .args(args),
@@ -484,11 +488,16 @@ impl Store {
     }
 
     fn put(&self, name: &str, value: &str) -> Result<()> {
+        self.put_within(20, name, value)
+    }
+
+    fn put_within(&self, seconds: u32, name: &str, value: &str) -> Result<()> {
         if let Some(address) = &self.zookeeper {
-            tree(address, &["put", &format!("/bench/{name}"), value])?;
+            tree_within(seconds, address, &["put", &format!("/bench/{name}"), value])?;
         }
         if let Some(address) = &self.etcd {
-            Etcdctl::new(address).run(&["put", &format!("bench/{name}"), value])?;
+            let limit = format!("--command-timeout={seconds}s");
+            Etcdctl::new(address).run(&[&limit, "put", &format!("bench/{name}"), value])?;
         }
         Ok(())
     }
