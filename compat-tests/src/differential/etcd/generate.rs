@@ -14,8 +14,10 @@ const ELECTION: &str = "$vote";
 
 /// `length` operations of `clients` clients. The same state of `random` gives the same script.
 pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Operation> {
-    let coordinates = random.chance(2, 5);
-    let odd = random.chance(2, 5);
+    let coordinates = random.chance(1, 4);
+    let odd = random.chance(1, 4);
+    let faulty = random.chance(1, 3);
+    let watched = !odd && random.chance(2, 3);
     let mut generator = Generator {
         random,
         marks: Vec::new(),
@@ -25,6 +27,8 @@ pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Ope
         expiries: 0,
         coordinates,
         odd,
+        faulty,
+        watched,
         script: Script::new("etcd", clients.max(1)),
     };
     for _ in 0..2 {
@@ -50,6 +54,11 @@ struct Generator {
     /// messages: not all do, since where two servers part over those nothing behind it can be compared.
     coordinates: bool,
     odd: bool,
+    /// Whether there are watches. Scripts without are faster by far. In odd ones a watch would show that the
+    /// states part before the reply shows why.
+    watched: bool,
+    /// Whether requests are wrong more often, and in more than one way at once.
+    faulty: bool,
     script: Script<Operation>,
 }
 
@@ -117,8 +126,9 @@ impl Generator {
 
     fn put(&mut self) -> Value {
         let mut fields = vec![("key", self.key())];
-        let ignore_value = self.chance(8);
-        let ignore_lease = self.chance(8);
+        let fault = if self.faulty { 25 } else { 8 };
+        let ignore_value = self.chance(fault);
+        let ignore_lease = self.chance(fault);
         if !ignore_value || self.chance(15) {
             fields.push(("value", self.value()));
         }
@@ -214,7 +224,7 @@ impl Generator {
                 // Most transactions should not fail for two puts on one key.
                 for _ in 0..3 {
                     let key = put.field("key").cloned().unwrap_or(Value::Int(0));
-                    if !used.contains(&key) || self.chance(10) {
+                    if !used.contains(&key) || self.chance(if self.faulty { 25 } else { 5 }) {
                         used.push(key);
                         break;
                     }
@@ -353,10 +363,9 @@ impl Generator {
     // Watches.
 
     fn watch(&mut self) {
-        if self.odd {
-            // A watch would show that the states part before the reply shows why.
-            let request = self.range();
-            self.unary("KV/Range", request);
+        if !self.watched {
+            let request = self.txn(0);
+            self.write("KV/Txn", request);
             return;
         }
         let client = self.client();
@@ -672,6 +681,9 @@ impl Generator {
             kind: StreamKind::Watch,
             number: 2,
         };
+        if !self.watched {
+            return;
+        }
         let mut create = vec![("key", Value::text("$/")), ("range_end", Value::text("$0"))];
         if self.chance(60) {
             create.push(("prev_kv", Value::Bool(true)));
@@ -698,8 +710,8 @@ impl Generator {
     // Parts.
 
     fn key(&mut self) -> Value {
-        if self.chance(2) {
-            return Value::text(self.pick(&[&b""[..], b"$/none", b"$/\xff\xfe"]));
+        if self.chance(if self.faulty { 12 } else { 2 }) {
+            return Value::text(self.pick(&[&b""[..], b"", b"$/none", b"$/\xff\xfe"]));
         }
         Value::text(self.pick(&KEYS))
     }
@@ -730,7 +742,8 @@ impl Generator {
 
     /// A lease that was probably granted; at times one that was not, and none.
     fn lease(&mut self) -> Value {
-        match self.random.below(100) {
+        let usual = if self.faulty { 40 } else { 0 };
+        match self.random.below(100) + self.random.below(usual + 1) {
             0..65 => Value::Lease(self.pick(&[1, 2, 3]).min(self.granted.max(1))),
             65..80 => Value::Chosen(self.pick(&[1, 2])),
             80..86 => Value::Lease(-1),
@@ -743,10 +756,11 @@ impl Generator {
 
     /// A revision near one that an operation got; at times none, a negative one, or one to come.
     fn revision(&mut self) -> Value {
+        let to_come = if self.faulty { 25 } else { 14 };
         match self.random.below(100) {
             0..5 => Value::Int(0),
             5..9 => Value::Int(self.pick(&[-1, -7])),
-            9..14 => Value::Revision(0, self.pick(&[0, 1, 1000])),
+            at if at < to_come => Value::Revision(0, self.pick(&[0, 1, 1000])),
             _ => {
                 let mark = match self.marks.len() {
                     0 => 0,

@@ -113,7 +113,7 @@ fn replies_are_shown_by_what_relates_them() {
         (
             "LeaseLeasesResponse",
             "leases=[{ID=123456789} {ID=L1} {ID=123456790} {ID=123456789}]",
-            "leases.ID=C1 leases.ID=L1 leases.ID=C2 leases.ID=C1",
+            "leases.ID=C1 leases.ID=C1 leases.ID=C2 leases.ID=L1",
         ),
         (
             "LeaseTimeToLiveResponse",
