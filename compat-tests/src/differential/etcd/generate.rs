@@ -17,6 +17,7 @@ pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Ope
     let coordinates = random.chance(1, 4);
     let odd = random.chance(1, 4);
     let faulty = random.chance(1, 3);
+    let ignores_in_txn = random.chance(1, 2);
     let watched = !odd && random.chance(2, 3);
     let mut generator = Generator {
         random,
@@ -29,6 +30,8 @@ pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Ope
         odd,
         faulty,
         watched,
+        ignores_in_txn,
+        in_txn: false,
         script: Script::new("etcd", clients.max(1)),
     };
     for _ in 0..2 {
@@ -57,6 +60,10 @@ struct Generator {
     /// Whether there are watches. Scripts without are faster by far. In odd ones a watch would show that the
     /// states part before the reply shows why.
     watched: bool,
+    /// Whether puts in transactions may ignore value or lease; else deletes are there. A transaction
+    /// with both has ended the process of etcd 3.7 (an index out of range in txn.put).
+    ignores_in_txn: bool,
+    in_txn: bool,
     /// Whether requests are wrong more often, and in more than one way at once.
     faulty: bool,
     script: Script<Operation>,
@@ -90,7 +97,9 @@ impl Generator {
                 self.write("KV/DeleteRange", request);
             }
             440..580 => {
+                self.in_txn = true;
                 let request = self.txn(0);
+                self.in_txn = false;
                 self.write("KV/Txn", request);
             }
             580..605 => self.compact(),
@@ -127,8 +136,9 @@ impl Generator {
     fn put(&mut self) -> Value {
         let mut fields = vec![("key", self.key())];
         let fault = if self.faulty { 25 } else { 8 };
-        let ignore_value = self.chance(fault);
-        let ignore_lease = self.chance(fault);
+        let may_ignore = !self.in_txn || self.ignores_in_txn;
+        let ignore_value = self.chance(fault) && may_ignore;
+        let ignore_lease = self.chance(fault) && may_ignore;
         if !ignore_value || self.chance(15) {
             fields.push(("value", self.value()));
         }
@@ -233,7 +243,7 @@ impl Generator {
                 ("request_put", put)
             }
             45..70 => ("request_range", self.range()),
-            70..85 => ("request_delete_range", self.delete_range()),
+            70..85 if !self.ignores_in_txn => ("request_delete_range", self.delete_range()),
             85..97 if depth < 2 => ("request_txn", self.txn(depth + 1)),
             97..98 => return message(vec![]),
             _ => ("request_range", self.range()),
@@ -364,8 +374,8 @@ impl Generator {
 
     fn watch(&mut self) {
         if !self.watched {
-            let request = self.txn(0);
-            self.write("KV/Txn", request);
+            let request = self.put();
+            self.write("KV/Put", request);
             return;
         }
         let client = self.client();
