@@ -8,6 +8,7 @@
 //!   between: what else counts up (a session, a refused request) is the server's business.
 //! * A write that is refused for its form (MarshallingError, BadArguments) names nothing: some servers count it.
 //! * The writes of a round have one name: nobody can say which of them came first.
+//! * Events of a session's end come in no order that anybody promised: they are sorted.
 //! * Sessions are `a1`, `a2`, … after the client that got them. Times say how they relate. The root is cut off.
 
 use std::collections::BTreeMap;
@@ -68,6 +69,7 @@ pub(super) fn normalise(record: Record) -> Vec<Seen> {
             text: names.describe(at, sight),
         });
     }
+    settle_ends(&record, &mut lines);
     for (step, _) in record
         .rounds
         .iter()

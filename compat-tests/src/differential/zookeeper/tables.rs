@@ -54,11 +54,7 @@ pub const KNOWN: &[Known] = &[
         subject: "zookeeper",
         script: "multi-with-a-null-acl.script",
         reason: "a multi with a null ACL or a mode that does not exist fails at that operation, not as a whole (MarshallingError)",
-        rules: &[Rule::harmless(
-            "multi *",
-            "MarshallingError *",
-            "ok *error:*",
-        )],
+        rules: &[Rule::result("multi *", "MarshallingError *", "ok *error:*")],
     },
     Known {
         id: "zk-multi-read-watch",
