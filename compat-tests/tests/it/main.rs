@@ -14,5 +14,6 @@ mod outage;
 mod phases;
 mod protection;
 mod real;
+mod record;
 mod steps;
 mod targets;
