@@ -5,6 +5,7 @@
 //!     CLIENT is name and version ("kazoo 2.10.0"); PROGRAM gets SCENARIO, the recorder's address and PREFIX
 //! causeway-transcripts replay ADDRESS FILE...
 //! causeway-transcripts patterns
+//!     writes the transcripts again too, in their present form
 //! ```
 #![allow(
     clippy::disallowed_methods,
@@ -29,7 +30,16 @@ fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
-        ["record", subject, upstream, server, client, scenario, prefix, program @ ..] => {
+        [
+            "record",
+            subject,
+            upstream,
+            server,
+            client,
+            scenario,
+            prefix,
+            program @ ..,
+        ] => {
             let run = Run {
                 client: (*client).to_string(),
                 scenario: (*scenario).to_string(),
@@ -42,6 +52,9 @@ fn main() -> Result<ExitCode> {
         ["replay", address, files @ ..] => replay(address, files),
         ["patterns"] => {
             let all = transcripts(&folder())?;
+            for (path, transcript) in &all {
+                transcript.write(path)?;
+            }
             let list = known::collect(all.iter().map(|(_, transcript)| transcript));
             std::fs::write(folder().join("patterns.txt"), known::print(&list))?;
             println!("{} patterns of {} transcripts", list.len(), all.len());

@@ -469,6 +469,11 @@ impl Bindings {
                 if wanted.len() != got.len() {
                     return differs(found);
                 }
+                let wanted = if at.ends_with(".children") || at == "LeaseTimeToLive.keys" {
+                    self.in_order_of(wanted, got)
+                } else {
+                    wanted.clone()
+                };
                 for (index, (wanted, got)) in wanted.iter().zip(got).enumerate() {
                     self.compare(&format!("{at}[{index}]"), wanted, got, found);
                 }
@@ -492,6 +497,32 @@ impl Bindings {
             (expected, actual) if expected == actual => {}
             _ => differs(found),
         }
+    }
+
+    /// Names of children, or a lease's keys, in the order of `got`: it depends on what clients and server chose this time.
+    fn in_order_of(&self, wanted: &[Value], got: &[Value]) -> Vec<Value> {
+        let mut left: Vec<(Vec<u8>, &Value)> = wanted
+            .iter()
+            .map(|value| {
+                let text = self.resolve_part(0, value).plain().unwrap_or_default();
+                (text, value)
+            })
+            .collect();
+        let mut ordered: Vec<Option<Value>> = got
+            .iter()
+            .map(|got| {
+                let text = got.plain().unwrap_or_default();
+                let at = left.iter().position(|(wanted, _)| *wanted == text)?;
+                Some(left.remove(at).1.clone())
+            })
+            .collect();
+        let mut rest = left.into_iter().map(|(_, value)| value.clone());
+        for place in &mut ordered {
+            if place.is_none() {
+                *place = rest.next();
+            }
+        }
+        ordered.into_iter().flatten().collect()
     }
 
     /// Learns or checks; says what is wrong.

@@ -328,7 +328,9 @@ fn print_text(f: &mut fmt::Formatter<'_>, pieces: &[Piece]) -> fmt::Result {
 fn print_bytes(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     let mut rest = bytes;
     'next: while let Some((&first, after)) = rest.split_first() {
-        for period in 1..=16 {
+        // Values of a megabyte may well repeat all bytes that there are.
+        let longest = if rest.len() > 4096 { 300 } else { 16 };
+        for period in 1..=longest {
             let Some(unit) = rest.get(..period) else {
                 break;
             };

@@ -47,7 +47,11 @@ fn whatever_bytes_pass_a_recorder_unchanged() {
         .map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8)
         .collect();
     for subject in [Subject::ZooKeeper, Subject::Etcd] {
-        for start in [&b""[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"POST /v3/kv/range HTTP/1.1\r\n"] {
+        for start in [
+            &b""[..],
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"POST /v3/kv/range HTTP/1.1\r\n",
+        ] {
             let recorder = Recorder::start(subject, &upstream).unwrap();
             let bytes = [start, &noise].concat();
             let mut stream = TcpStream::connect(recorder.address()).unwrap();
@@ -64,7 +68,10 @@ fn whatever_bytes_pass_a_recorder_unchanged() {
 
 #[test]
 fn refused_upstream_is_refused_downstream() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let recorder = Recorder::start(Subject::ZooKeeper, &free.to_string()).unwrap();
     let mut stream = TcpStream::connect(recorder.address()).unwrap();
     // A reset and not an end.
@@ -110,15 +117,27 @@ fn a_recorded_zookeeper_client_is_replayed() {
         let direct = server.kazoo().everyday("/direct")?;
         let recorder = Recorder::start(Subject::ZooKeeper, &server.address())?;
         let through = Kazoo::new(&recorder.address()).everyday("/recorded")?;
-        ensure!(direct == through, "{direct:?} but through the recorder {through:?}");
+        ensure!(
+            direct == through,
+            "{direct:?} but through the recorder {through:?}"
+        );
         let transcript = recorder.finish(run("kazoo", "/recorded"));
         ensure!(transcript == Transcript::parse(&transcript.to_string())?);
 
-        clean("as recorded", &replay_with(&transcript, &server.address(), Options::default())?)?;
+        clean(
+            "as recorded",
+            &replay_with(&transcript, &server.address(), Options::default())?,
+        )?;
         let report = changed(&transcript, "version: 1,", "version: 7,", &server.address())?;
-        ensure!(!report.differences.is_empty(), "a wrong version is not found");
+        ensure!(
+            !report.differences.is_empty(),
+            "a wrong version is not found"
+        );
         let report = without(&transcript, "event", &server.address())?;
-        ensure!(!report.differences.is_empty(), "an event too many is not found");
+        ensure!(
+            !report.differences.is_empty(),
+            "an event too many is not found"
+        );
         Ok(())
     });
 }
@@ -136,7 +155,6 @@ fn a_recorded_etcd_client_is_replayed() {
                 etcdctl.run(&["get", prefix, "--prefix", "--keys-only=false"])?,
                 etcdctl.run(&["put", &format!("{prefix}/long"), &long])?,
                 etcdctl.run(&["get", &format!("{prefix}/long")])?,
-
                 etcdctl.run(&["del", &key, "--prev-kv"])?,
             ])
         };
@@ -153,13 +171,25 @@ fn a_recorded_etcd_client_is_replayed() {
         etcdctl.run(&["lease", "revoke", id])?;
         let transcript = recorder.finish(run("etcdctl", "same"));
         ensure!(transcript == Transcript::parse(&transcript.to_string())?);
-        ensure!(transcript.to_string().len() < 100_000, "the long value is written out");
+        ensure!(
+            transcript.to_string().len() < 100_000,
+            "the long value is written out"
+        );
 
-        clean("as recorded", &replay_with(&transcript, &server.address(), Options::default())?)?;
+        clean(
+            "as recorded",
+            &replay_with(&transcript, &server.address(), Options::default())?,
+        )?;
         let report = changed(&transcript, "version: 2", "version: 7", &server.address())?;
-        ensure!(!report.differences.is_empty(), "a wrong version is not found");
+        ensure!(
+            !report.differences.is_empty(),
+            "a wrong version is not found"
+        );
         let report = without(&transcript, "Put", &server.address())?;
-        ensure!(!report.differences.is_empty(), "a reply too many is not found");
+        ensure!(
+            !report.differences.is_empty(),
+            "a reply too many is not found"
+        );
         Ok(())
     });
 }
@@ -172,7 +202,11 @@ fn the_list_of_patterns_knows_every_transcript_and_nothing_else() {
     let known = read(&folder().join("patterns.txt")).unwrap();
     let new = unknown(&known, &all);
     assert!(new.is_empty(), "{new:#?}");
-    assert_eq!(print(&known), print(&collect(&all)), "patterns that no transcript shows any more");
+    assert_eq!(
+        print(&known),
+        print(&collect(&all)),
+        "patterns that no transcript shows any more"
+    );
 }
 
 #[test]
@@ -181,10 +215,14 @@ fn a_new_pattern_is_found_with_its_line() {
         1 > open\n1.1 > call {method: \"/etcdserverpb.KV/Range\"}\n1.1 > Range {key: \"${prefix}/\", range_end: \"${prefix}0\", limit: 1}\n";
     let transcript = Transcript::parse(text).unwrap();
     let seen = patterns(&transcript);
-    assert_eq!(seen.iter().collect::<Vec<_>>(), ["etcd Range prefix limit=1"]);
+    assert_eq!(
+        seen.iter().collect::<Vec<_>>(),
+        ["etcd Range prefix limit=1"]
+    );
     let known = collect([&transcript]);
     assert!(unknown(&known, [&transcript]).is_empty());
-    let other = Transcript::parse(&text.replace("limit: 1", "limit: 1, serializable: true")).unwrap();
+    let other =
+        Transcript::parse(&text.replace("limit: 1", "limit: 1, serializable: true")).unwrap();
     let new = unknown(&known, [&other]);
     assert_eq!(new.len(), 1);
     assert_eq!(

@@ -632,6 +632,13 @@ fn parts(subject: Subject, method: &str, element: Element) -> Vec<Element> {
                 result.get("events").is_some() || result.get("created").is_some()
             }));
     if !is_watch {
+        let mut element = element;
+        if let (true, Value::Record(fields)) =
+            (element.kind == "LeaseKeepAlive", &mut element.value)
+        {
+            // How far the store was then: keep-alives come whenever they come.
+            fields.retain(|(name, _)| name != "header");
+        }
         return vec![element];
     }
     let fields = json.unwrap_or(&element.value).fields();
