@@ -447,11 +447,35 @@ fn status(headers: &[(String, Vec<u8>)]) -> Value {
         .and_then(|code| CODES.get(code))
         .map_or(code, ToString::to_string);
     let mut fields = vec![("code".to_string(), Value::word(name))];
-    let message = header(headers, "grpc-message");
+    let message = percent_decoded(&header(headers, "grpc-message"));
     if !message.is_empty() {
         fields.push(("message".to_string(), Value::bytes(message)));
     }
     Value::Record(fields)
+}
+
+/// gRPC lets a server encode any byte of a message so; which ones it does, clients never see.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let encoded = (first == b'%')
+            .then(|| after.get(..2))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match encoded {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    bytes
 }
 
 /// HTTP/1 with JSON in it. A request and its answer have one stream number.
