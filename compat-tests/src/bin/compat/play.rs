@@ -1,50 +1,24 @@
-//! The bench's command line: `causeway-compat help`.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "drives real processes in real time"
-)]
+//! `causeway-compat run`: chooses what is played, plays it and says how it stands.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_compat_tests::Work;
-use causeway_compat_tests::bench::client::{self, Family};
+use causeway_compat_tests::bench::client;
 use causeway_compat_tests::bench::result::Outcome;
 use causeway_compat_tests::bench::run::{self, Playbill, Run};
-use causeway_compat_tests::bench::{Protocol, Scenario, families, known, report, result, scenario};
+use causeway_compat_tests::bench::{Protocol, Scenario, families, known, result, scenario};
 use causeway_compat_tests::target::{self, Fault, Kind, Running};
-use clap::{Args, Parser, Subcommand};
+use clap::Args;
 
-/// Holds Causeway against real ZooKeeper and etcd servers, through real clients.
-#[derive(Parser)]
-#[command(name = "causeway-compat", version)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Build the clients and fetch the servers; quick when nothing changed
-    Prepare {
-        /// Families of clients (java, go, python, …); all of them when none is named
-        families: Vec<String>,
-    },
-    /// Show targets, clients and the scenarios that each client plays
-    List,
-    /// Play scenarios on targets
-    Run(Selection),
-    /// Write docs/compatibility.md from the results so far
-    Report,
-}
+use crate::{build, servers};
 
 #[derive(Args, Default)]
-struct Selection {
+pub(crate) struct Selection {
     /// Only scenarios and clients of this protocol
     #[arg(long)]
     subject: Option<Protocol>,
@@ -67,88 +41,6 @@ struct Selection {
     /// Writes what ran, failed and was skipped into this folder, a file a target
     #[arg(long)]
     ledger: Option<PathBuf>,
-}
-
-fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Prepare { families } => prepare(&families).map(|()| true),
-        Command::List => list().map(|()| true),
-        Command::Run(selection) => play(&selection),
-        Command::Report => write_report().map(|()| true),
-    };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("causeway-compat: {error:#}");
-            ExitCode::from(2)
-        }
-    }
-}
-
-fn prepare(names: &[String]) -> Result<()> {
-    let all = families::all();
-    for name in names {
-        ensure!(
-            all.iter().any(|family| family.name() == name),
-            "there is no family {name}"
-        );
-    }
-    for family in all {
-        if names.is_empty() || names.iter().any(|name| name == family.name()) {
-            build(family)?;
-        }
-    }
-    servers()
-}
-
-fn servers() -> Result<()> {
-    // Its program is the real etcd too.
-    let go = families::all()
-        .into_iter()
-        .find(|family| family.name() == "go");
-    if let Some(go) = go {
-        build(go)?;
-    }
-    if client::prepare_servers()? {
-        println!("fetched ZooKeeper 3.9");
-    }
-    Ok(())
-}
-
-fn build(family: &dyn Family) -> Result<()> {
-    let start = Instant::now();
-    if client::prepare(family)? {
-        println!(
-            "built the {} clients in {:.0} s",
-            family.name(),
-            start.elapsed().as_secs_f32()
-        );
-    }
-    Ok(())
-}
-
-fn list() -> Result<()> {
-    let scenarios = scenario::all()?;
-    println!("targets");
-    for kind in target::catalogue() {
-        println!("  {:24} {}", kind.name, kind.about);
-    }
-    println!("clients and what they play");
-    for player in client::players() {
-        let plays: Vec<String> = player
-            .plays(&scenarios)?
-            .into_iter()
-            .map(|scenario| scenario.name)
-            .collect();
-        println!(
-            "  {:24} {:10} {}",
-            player.client.name,
-            player.client.protocol,
-            plays.join(" ")
-        );
-    }
-    Ok(())
 }
 
 /// The targets that every change has to pass.
@@ -220,7 +112,7 @@ impl Selection {
     }
 }
 
-fn play(selection: &Selection) -> Result<bool> {
+pub(crate) fn play(selection: &Selection) -> Result<bool> {
     let start = Instant::now();
     let runs = selection.runs()?;
     let mut versions = BTreeMap::new();
@@ -353,26 +245,6 @@ fn tell(
         )?;
     }
     Ok(verdict.faults.is_empty())
-}
-
-fn write_report() -> Result<()> {
-    let outcomes = result::kept()?;
-    ensure!(
-        !outcomes.is_empty(),
-        "there are no results yet: `causeway-compat run` makes them"
-    );
-    let targets: Vec<(&str, &str)> = target::catalogue()
-        .iter()
-        .map(|kind| (kind.name, kind.about))
-        .collect();
-    let page = report::page(&outcomes, &scenario::all()?, &targets, &known::list()?);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/compatibility.md");
-    fs::write(&path, page).with_context(|| path.display().to_string())?;
-    println!(
-        "{} results, written to docs/compatibility.md",
-        outcomes.len()
-    );
-    Ok(())
 }
 
 /// A server that the bench did not start.

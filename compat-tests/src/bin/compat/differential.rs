@@ -1,0 +1,221 @@
+//! `causeway-compat diff` and `replay`: two targets side by side.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use causeway_compat_tests::Work;
+use causeway_compat_tests::bench::Protocol;
+use causeway_compat_tests::differential::etcd::Etcd;
+use causeway_compat_tests::differential::zookeeper::ZooKeeper;
+use causeway_compat_tests::differential::{self, Options, Subject};
+use causeway_compat_tests::target::{self, Running};
+use clap::Args;
+
+use crate::servers;
+
+/// The two targets.
+#[derive(Args)]
+struct Sides {
+    /// The model: a target, or HOST:PORT of a server that runs already
+    #[arg(long)]
+    left: String,
+    /// What is held against it: the same
+    #[arg(long)]
+    right: String,
+}
+
+/// `causeway-compat diff`
+#[derive(Args)]
+pub(crate) struct Search {
+    /// The protocol
+    subject: Protocol,
+    #[command(flatten)]
+    sides: Sides,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// How many seeds, a script each
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// Operations of a script
+    #[arg(long, default_value_t = 100)]
+    length: usize,
+    /// Clients of a script
+    #[arg(long, default_value_t = 3)]
+    clients: usize,
+    /// `general`, or `registrations` for names that a layout of Causeway claims
+    #[arg(long, default_value = "general")]
+    place: String,
+    /// Ends the search after so many minutes
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// Reports the known differences too
+    #[arg(long)]
+    strict: bool,
+    /// Writes the script of each difference into this folder
+    #[arg(long)]
+    save: Option<PathBuf>,
+    #[command(flatten)]
+    note: Note,
+}
+
+/// `causeway-compat replay`
+#[derive(Args)]
+pub(crate) struct Replay {
+    /// Scripts, or folders of them
+    #[arg(required = true)]
+    scripts: Vec<PathBuf>,
+    #[command(flatten)]
+    sides: Sides,
+    /// Shows what both sides saw
+    #[arg(long)]
+    show: bool,
+    #[command(flatten)]
+    note: Note,
+}
+
+/// Where to note what ran.
+#[derive(Args)]
+struct Note {
+    /// Writes what ran and failed into this folder, under --suite
+    #[arg(long, requires = "suite")]
+    ledger: Option<PathBuf>,
+    /// The suite's name in the ledger
+    #[arg(long)]
+    suite: Option<String>,
+}
+
+impl Note {
+    fn write(&self, ran: usize, failed: usize) -> Result<()> {
+        let (Some(folder), Some(suite)) = (&self.ledger, &self.suite) else {
+            return Ok(());
+        };
+        fs::create_dir_all(folder)?;
+        let file = folder.join(format!("{}.tsv", suite.replace('/', "--")));
+        fs::write(file, format!("{suite}\t{ran}\t{failed}\t0\n")).context("ledger")
+    }
+}
+
+/// Two sides that are up: addresses, and the servers that were started for them.
+struct Up {
+    left: String,
+    right: String,
+    _running: Vec<Box<dyn Running + Send>>,
+}
+
+impl Sides {
+    fn start(&self, work: [&Work; 2], protocol: Protocol) -> Result<Up> {
+        servers()?;
+        let mut running = Vec::new();
+        let mut start = |side: &str, work: &Work| -> Result<String> {
+            if side.contains(':') {
+                return Ok(side.to_string());
+            }
+            let mut options = target::Options::default();
+            // A script works below a root of its own; so many instances come and go that holding them back would be
+            // all that is seen.
+            options.settings.quick_protection = true;
+            let target = target::start(work, side, &options)?;
+            let address = match protocol {
+                Protocol::ZooKeeper => target.zookeeper(),
+                Protocol::Etcd => target.etcd(),
+            };
+            running.push(target);
+            address.with_context(|| format!("{side} does not speak {protocol}"))
+        };
+        let (left, right) = (start(&self.left, work[0])?, start(&self.right, work[1])?);
+        Ok(Up {
+            left,
+            right,
+            _running: running,
+        })
+    }
+}
+
+impl Search {
+    pub(crate) fn run(&self) -> Result<bool> {
+        match self.subject {
+            Protocol::ZooKeeper => self.with(&ZooKeeper),
+            Protocol::Etcd => self.with(&Etcd),
+        }
+    }
+
+    fn with<S: Subject>(&self, subject: &S) -> Result<bool> {
+        let (one, two) = (Work::new("left")?, Work::new("right")?);
+        let up = self.sides.start([&one, &two], self.subject)?;
+        let mut options = Options::new(&up.left, &up.right, self.first..self.first + self.seeds);
+        options.shape.length = self.length;
+        options.shape.clients = self.clients;
+        options.shape.place = self.place.clone();
+        options.time = Duration::from_secs(self.minutes * 60);
+        options.forgive_known = !self.strict;
+        let summary = differential::explore(subject, &options)?;
+        println!("{}", summary.render());
+        if let Some(folder) = &self.save {
+            fs::create_dir_all(folder)?;
+            for finding in &summary.findings {
+                let file = folder.join(format!("seed-{}.script", finding.seed));
+                fs::write(&file, &finding.script).with_context(|| file.display().to_string())?;
+            }
+        }
+        ensure!(summary.seeds > 0, "no script was run");
+        let failed = summary.findings.len() + summary.unsteady.len() + summary.broken.len();
+        self.note.write(summary.seeds, failed)?;
+        Ok(summary.is_clean())
+    }
+}
+
+impl Replay {
+    pub(crate) fn run(&self) -> Result<bool> {
+        let mut files = Vec::new();
+        for path in &self.scripts {
+            if path.is_dir() {
+                for entry in fs::read_dir(path)? {
+                    let path = entry?.path();
+                    if path.extension().is_some_and(|ending| ending == "script") {
+                        files.push(path);
+                    }
+                }
+            } else {
+                files.push(path.clone());
+            }
+        }
+        files.sort();
+        let first = files.first().context("no script there")?;
+        // The first line names the subject: one pair of targets is started for all, so that all are of one.
+        let text = fs::read_to_string(first).with_context(|| first.display().to_string())?;
+        let protocol = Protocol::ALL
+            .into_iter()
+            .find(|protocol| text.lines().any(|line| line.trim() == format!("subject {protocol}")))
+            .with_context(|| format!("{} names no subject", first.display()))?;
+        match protocol {
+            Protocol::ZooKeeper => self.with(&ZooKeeper, protocol, &files),
+            Protocol::Etcd => self.with(&Etcd, protocol, &files),
+        }
+    }
+
+    fn with<S: Subject>(&self, subject: &S, protocol: Protocol, files: &[PathBuf]) -> Result<bool> {
+        let (one, two) = (Work::new("left")?, Work::new("right")?);
+        let up = self.sides.start([&one, &two], protocol)?;
+        let mut failed = 0;
+        for file in files {
+            if let Err(error) = self.one(subject, file, &up) {
+                println!("{}: {error:#}", file.display());
+                failed += 1;
+            }
+        }
+        println!("{} scripts, {failed} not as expected", files.len());
+        self.note.write(files.len(), failed)?;
+        Ok(failed == 0)
+    }
+
+    fn one<S: Subject>(&self, subject: &S, file: &Path, up: &Up) -> Result<()> {
+        let comparison = differential::replay(subject, file, &up.left, &up.right)?;
+        if self.show {
+            println!("{}", comparison.render());
+        }
+        comparison.check()
+    }
+}

@@ -1,0 +1,151 @@
+//! The bench's command line: `causeway-compat help`.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "drives real processes in real time"
+)]
+
+mod differential;
+mod play;
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use causeway_compat_tests::bench::client::{self, Family};
+use causeway_compat_tests::bench::{families, known, report, result, scenario};
+use causeway_compat_tests::target;
+use clap::{Parser, Subcommand};
+
+/// Holds Causeway against real ZooKeeper and etcd servers, through real clients.
+#[derive(Parser)]
+#[command(name = "causeway-compat", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build the clients and fetch the servers; quick when nothing changed
+    Prepare {
+        /// Families of clients (java, go, python, …); all of them when none is named
+        families: Vec<String>,
+    },
+    /// Show targets, clients and the scenarios that each client plays
+    List,
+    /// Play scenarios on targets
+    Run(play::Selection),
+    /// Search for differences between two targets by random sequences of operations
+    Diff(differential::Search),
+    /// Run scripts of operations on two targets and hold what they show against what they expect
+    Replay(differential::Replay),
+    /// Write docs/compatibility.md from the results so far
+    Report,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Prepare { families } => prepare(&families).map(|()| true),
+        Command::List => list().map(|()| true),
+        Command::Run(selection) => play::play(&selection),
+        Command::Diff(search) => search.run(),
+        Command::Replay(replay) => replay.run(),
+        Command::Report => write_report().map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("causeway-compat: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn prepare(names: &[String]) -> Result<()> {
+    let all = families::all();
+    for name in names {
+        ensure!(
+            all.iter().any(|family| family.name() == name),
+            "there is no family {name}"
+        );
+    }
+    for family in all {
+        if names.is_empty() || names.iter().any(|name| name == family.name()) {
+            build(family)?;
+        }
+    }
+    servers()
+}
+
+fn servers() -> Result<()> {
+    // Its program is the real etcd too.
+    let go = families::all()
+        .into_iter()
+        .find(|family| family.name() == "go");
+    if let Some(go) = go {
+        build(go)?;
+    }
+    if client::prepare_servers()? {
+        println!("fetched ZooKeeper 3.9");
+    }
+    Ok(())
+}
+
+fn build(family: &dyn Family) -> Result<()> {
+    let start = Instant::now();
+    if client::prepare(family)? {
+        println!(
+            "built the {} clients in {:.0} s",
+            family.name(),
+            start.elapsed().as_secs_f32()
+        );
+    }
+    Ok(())
+}
+
+fn list() -> Result<()> {
+    let scenarios = scenario::all()?;
+    println!("targets");
+    for kind in target::catalogue() {
+        println!("  {:24} {}", kind.name, kind.about);
+    }
+    println!("clients and what they play");
+    for player in client::players() {
+        let plays: Vec<String> = player
+            .plays(&scenarios)?
+            .into_iter()
+            .map(|scenario| scenario.name)
+            .collect();
+        println!(
+            "  {:24} {:10} {}",
+            player.client.name,
+            player.client.protocol,
+            plays.join(" ")
+        );
+    }
+    Ok(())
+}
+
+fn write_report() -> Result<()> {
+    let outcomes = result::kept()?;
+    ensure!(
+        !outcomes.is_empty(),
+        "there are no results yet: `causeway-compat run` makes them"
+    );
+    let targets: Vec<(&str, &str)> = target::catalogue()
+        .iter()
+        .map(|kind| (kind.name, kind.about))
+        .collect();
+    let page = report::page(&outcomes, &scenario::all()?, &targets, &known::list()?);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/compatibility.md");
+    fs::write(&path, page).with_context(|| path.display().to_string())?;
+    println!(
+        "{} results, written to docs/compatibility.md",
+        outcomes.len()
+    );
+    Ok(())
+}
+
