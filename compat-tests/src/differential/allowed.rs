@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
+use anyhow::{Context as _, Result};
+
 use super::compare::Rule;
 use super::{etcd, zookeeper};
 
@@ -21,8 +23,8 @@ pub struct Allowed {
     pub causeway: &'static str,
     /// Why.
     pub reason: &'static str,
-    /// The scenario or test that shows it.
-    pub shown_by: &'static str,
+    /// The scripts below `compat-tests/differential/<subject>/` that show it.
+    pub scripts: &'static [&'static str],
     /// What it forgives.
     pub rules: &'static [Rule],
 }
@@ -34,8 +36,8 @@ pub struct Known {
     pub id: &'static str,
     /// `zookeeper` or `etcd`.
     pub subject: &'static str,
-    /// The script below `compat-tests/differential/<subject>/` that shows it.
-    pub script: &'static str,
+    /// The scripts below `compat-tests/differential/<subject>/` that show it.
+    pub scripts: &'static [&'static str],
     /// What is wrong, in a line.
     pub reason: &'static str,
     /// What it forgives.
@@ -54,16 +56,42 @@ pub fn known() -> &'static [Known] {
     ALL.get_or_init(|| [zookeeper::KNOWN, etcd::KNOWN].concat())
 }
 
-/// The allowed differences of a subject as rows of the table in `docs/divergences.md`.
-pub fn render(subject: &str) -> String {
+/// Where [`render`]'s text begins in `docs/divergences.md`, and where it ends.
+const MARKS: [&str; 2] = ["<!-- differential:begin -->", "<!-- differential:end -->"];
+
+/// `page` with the section between the marks written anew.
+pub fn write_into(page: &str) -> Result<String> {
+    let [begin, end] = MARKS;
+    let (before, rest) = page.split_once(begin).context(begin)?;
+    let (_, after) = rest.split_once(end).context(end)?;
+    Ok(format!("{before}{begin}\n\n{}\n{end}{after}", render()))
+}
+
+/// The allowed differences as a section of `docs/divergences.md`.
+fn render() -> String {
     let mut out = String::from(
-        "| where | a real server | Causeway | why | shown by |\n| --- | --- | --- | --- | --- |\n",
+        "Written by `causeway-compat divergences` from what the search for differences passes over; \
+         `causeway-compat replay` runs the scripts, which are below `compat-tests/differential/`.\n\n\
+         | where | a real server | Causeway | why | shown by |\n| --- | --- | --- | --- | --- |\n",
     );
-    for entry in allowed().iter().filter(|entry| entry.subject == subject) {
+    for entry in allowed() {
+        let scripts: Vec<String> = entry
+            .scripts
+            .iter()
+            .map(|script| format!("`{}/{script}`", entry.subject))
+            .collect();
+        let name = match entry.subject {
+            "zookeeper" => "ZooKeeper",
+            other => other,
+        };
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {} | `{}` |",
-            entry.place, entry.real, entry.causeway, entry.reason, entry.shown_by
+            "| {name} {} | {} | {} | {} | {} |",
+            entry.place,
+            entry.real,
+            entry.causeway,
+            entry.reason,
+            scripts.join(", ")
         );
     }
     out

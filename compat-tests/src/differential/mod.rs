@@ -100,6 +100,8 @@ pub struct Options {
     pub seeds: Range<u64>,
     /// What the scripts are like.
     pub shape: Shape,
+    /// The subject's settings, which each script gets as lines `set KEY VALUE`.
+    pub settings: BTreeMap<String, String>,
     /// The exploration ends after this time, however many seeds are left.
     pub time: Duration,
     /// A single run of a script may take this long.
@@ -122,6 +124,7 @@ impl Options {
             right: right.to_string(),
             seeds,
             shape: Shape::default(),
+            settings: BTreeMap::new(),
             time: Duration::from_secs(600),
             run_time: Duration::from_secs(60),
             limits: Limits::default(),
@@ -383,7 +386,8 @@ fn explore_seed<S: Subject>(
     seed: u64,
     summary: &mut Summary,
 ) -> Result<()> {
-    let script = subject.generate(seed, &options.shape);
+    let mut script = subject.generate(seed, &options.shape);
+    script.settings.extend(options.settings.clone());
     let found = match both(subject, &script, options) {
         Ok(comparison) => comparison,
         Err(error) => {

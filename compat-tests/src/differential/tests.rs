@@ -144,40 +144,61 @@ fn kept() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("differential")
 }
 
-#[test]
-fn kept_scripts_can_be_read_and_say_what_they_expect() {
-    let mut count = 0;
-    for file in fs::read_dir(kept().join("zookeeper")).unwrap() {
-        let text = fs::read_to_string(file.unwrap().path()).unwrap();
-        let script = Script::parse(&text, |op| zookeeper::ZooKeeper.parse(op)).unwrap();
-        assert!(
-            script.expect.is_some() && !script.about.is_empty(),
-            "{text}"
-        );
-        let again = script.print(|op| zookeeper::ZooKeeper.print(op));
-        let back = Script::parse(&again, |op| zookeeper::ZooKeeper.parse(op)).unwrap();
-        assert_eq!(back, script);
-        count += 1;
+/// Reads every kept script of a subject, and says by name what it expects.
+fn kept_scripts<S: Subject>(subject: &S) -> BTreeMap<String, Expect> {
+    let mut expects = BTreeMap::new();
+    for entry in fs::read_dir(kept().join(subject.name())).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let script = Script::parse(&text, |op| subject.parse(op)).unwrap();
+        assert_eq!(script.subject, subject.name(), "{text}");
+        assert!(!script.about.is_empty(), "{text}");
+        let again = script.print(|op| subject.print(op));
+        let back = Script::parse(&again, |op| subject.parse(op)).unwrap();
+        assert!(back == script, "{again}");
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        expects.insert(name, script.expect.expect("a script says what it expects"));
     }
-    assert!(count > 5);
+    assert!(expects.len() > 5);
+    expects
+}
+
+/// A difference that is allowed shows nothing in a replay and one that is known shows itself; a script that no
+/// entry names holds that a difference stays away.
+#[test]
+fn differences_and_kept_scripts_name_each_other() {
+    for (subject, mut expects) in [
+        ("zookeeper", kept_scripts(&zookeeper::ZooKeeper)),
+        ("etcd", kept_scripts(&etcd::Etcd)),
+    ] {
+        for entry in allowed().iter().filter(|entry| entry.subject == subject) {
+            assert!(!entry.scripts.is_empty(), "{}", entry.id);
+            for script in entry.scripts {
+                assert_eq!(expects.remove(*script), Some(Expect::Same), "{script}");
+            }
+        }
+        for entry in known().iter().filter(|entry| entry.subject == subject) {
+            assert!(!entry.scripts.is_empty(), "{}", entry.id);
+            for script in entry.scripts {
+                let expect = expects.remove(*script);
+                assert!(
+                    matches!(expect, Some(Expect::Differs(_))),
+                    "{script}: {expect:?}"
+                );
+            }
+        }
+        for (script, expect) in expects {
+            assert_eq!(expect, Expect::Same, "no entry names {script}");
+        }
+    }
 }
 
 #[test]
-fn every_difference_of_zookeeper_names_a_script_that_is_there() {
-    for entry in allowed()
-        .iter()
-        .filter(|entry| entry.subject == "zookeeper")
-    {
-        let path = entry
-            .shown_by
-            .trim_start_matches("compat-tests/differential/");
-        assert!(kept().join(path).is_file(), "{}", entry.shown_by);
-    }
-    for entry in known().iter().filter(|entry| entry.subject == "zookeeper") {
-        assert!(
-            kept().join("zookeeper").join(entry.script).is_file(),
-            "{}",
-            entry.script
-        );
-    }
+fn the_page_of_divergences_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/divergences.md");
+    let page = fs::read_to_string(path).unwrap();
+    assert!(
+        allowed::write_into(&page).unwrap() == page,
+        "`causeway-compat divergences` writes it"
+    );
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use causeway_compat_tests::Work;
 use causeway_compat_tests::bench::Protocol;
-use causeway_compat_tests::differential::etcd::Etcd;
+use causeway_compat_tests::differential::etcd::{Etcd, REGISTRATIONS};
 use causeway_compat_tests::differential::zookeeper::ZooKeeper;
 use causeway_compat_tests::differential::{self, Options, Subject};
 use causeway_compat_tests::target::{self, Running};
@@ -48,6 +48,9 @@ pub(crate) struct Search {
     /// `general`, or `registrations` for names that a layout of Causeway claims
     #[arg(long, default_value = "general")]
     place: String,
+    /// A setting of the scripts, KEY=VALUE; `revisions=rank` for an etcd whose revisions rise with gaps
+    #[arg(long = "set", value_parser = setting)]
+    settings: Vec<(String, String)>,
     /// Ends the search after so many minutes
     #[arg(long, default_value_t = 10)]
     minutes: u64,
@@ -59,6 +62,11 @@ pub(crate) struct Search {
     save: Option<PathBuf>,
     #[command(flatten)]
     note: Note,
+}
+
+fn setting(text: &str) -> Result<(String, String)> {
+    let (key, value) = text.split_once('=').context("KEY=VALUE")?;
+    Ok((key.to_string(), value.to_string()))
 }
 
 /// `causeway-compat replay`
@@ -117,6 +125,7 @@ impl Sides {
             // A script works below a root of its own; so many instances come and go that holding them back would be
             // all that is seen.
             options.settings.quick_protection = true;
+            options.grpc_targets = REGISTRATIONS.map(str::to_string).to_vec();
             let target = target::start(work, side, &options)?;
             let address = match protocol {
                 Protocol::ZooKeeper => target.zookeeper(),
@@ -149,6 +158,7 @@ impl Search {
         options.shape.length = self.length;
         options.shape.clients = self.clients;
         options.shape.place = self.place.clone();
+        options.settings = self.settings.iter().cloned().collect();
         options.time = Duration::from_secs(self.minutes * 60);
         options.forgive_known = !self.strict;
         let summary = differential::explore(subject, &options)?;
@@ -188,7 +198,10 @@ impl Replay {
         let text = fs::read_to_string(first).with_context(|| first.display().to_string())?;
         let protocol = Protocol::ALL
             .into_iter()
-            .find(|protocol| text.lines().any(|line| line.trim() == format!("subject {protocol}")))
+            .find(|protocol| {
+                text.lines()
+                    .any(|line| line.trim() == format!("subject {protocol}"))
+            })
             .with_context(|| format!("{} names no subject", first.display()))?;
         match protocol {
             Protocol::ZooKeeper => self.with(&ZooKeeper, protocol, &files),
@@ -218,4 +231,12 @@ impl Replay {
         }
         comparison.check()
     }
+}
+
+/// `causeway-compat divergences`
+pub(crate) fn write_divergences() -> Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/divergences.md");
+    let page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let written = differential::allowed::write_into(&page)?;
+    fs::write(&path, written).with_context(|| path.display().to_string())
 }

@@ -41,6 +41,8 @@ enum Command {
     Diff(differential::Search),
     /// Run scripts of operations on two targets and hold what they show against what they expect
     Replay(differential::Replay),
+    /// Write what may differ into docs/divergences.md
+    Divergences,
     /// Write docs/compatibility.md from the results so far
     Report,
 }
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Run(selection) => play::play(&selection),
         Command::Diff(search) => search.run(),
         Command::Replay(replay) => replay.run(),
+        Command::Divergences => differential::write_divergences().map(|()| true),
         Command::Report => write_report().map(|()| true),
     };
     match done {

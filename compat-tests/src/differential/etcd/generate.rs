@@ -17,7 +17,6 @@ pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Ope
     let coordinates = random.chance(1, 4);
     let odd = random.chance(1, 4);
     let faulty = random.chance(1, 3);
-    let ignores_in_txn = random.chance(1, 2);
     let watched = !odd && random.chance(2, 3);
     let mut generator = Generator {
         random,
@@ -30,7 +29,6 @@ pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Ope
         odd,
         faulty,
         watched,
-        ignores_in_txn,
         in_txn: false,
         script: Script::new("etcd", clients.max(1)),
     };
@@ -60,9 +58,7 @@ struct Generator {
     /// Whether there are watches. Scripts without are faster by far. In odd ones a watch would show that the
     /// states part before the reply shows why.
     watched: bool,
-    /// Whether puts in transactions may ignore value or lease; else deletes are there. A transaction
-    /// with both has ended the process of etcd 3.7 (an index out of range in txn.put).
-    ignores_in_txn: bool,
+    /// Whether what is drawn goes into a transaction.
     in_txn: bool,
     /// Whether requests are wrong more often, and in more than one way at once.
     faulty: bool,
@@ -136,9 +132,8 @@ impl Generator {
     fn put(&mut self) -> Value {
         let mut fields = vec![("key", self.key())];
         let fault = if self.faulty { 25 } else { 8 };
-        let may_ignore = !self.in_txn || self.ignores_in_txn;
-        let ignore_value = self.chance(fault) && may_ignore;
-        let ignore_lease = self.chance(fault) && may_ignore;
+        let ignore_value = self.chance(fault);
+        let ignore_lease = self.chance(fault);
         if !ignore_value || self.chance(15) {
             fields.push(("value", self.value()));
         }
@@ -201,6 +196,15 @@ impl Generator {
 
     fn delete_range(&mut self) -> Value {
         let mut fields = self.span();
+        // etcd 3.4 and 3.7 do not see that a delete without an end overlaps a put in the same transaction
+        // (v3rpc: checkIntervals). They end when such a put, behind the delete, ignores its value or lease:
+        // `success=[{request_delete_range={key="$/" range_end="\x00"}} {request_put={key="$/a" ignore_value=true}}]`
+        // with `$/a` there.
+        for (name, value) in &mut fields {
+            if self.in_txn && *name == "range_end" && *value == Value::text(b"\0") {
+                *value = Value::text("$0");
+            }
+        }
         if self.chance(50) {
             fields.push(("prev_kv", Value::Bool(true)));
         }
@@ -243,13 +247,8 @@ impl Generator {
                 ("request_put", put)
             }
             45..70 => ("request_range", self.range()),
-            70..85 if !self.ignores_in_txn => ("request_delete_range", self.delete_range()),
-            // One per branch: with a second one etcd 3.4 and 3.7 were seen to apply puts that they had not
-            // checked, and to die of it.
-            85..97 if depth < 2 && !used.contains(&Value::Bool(true)) => {
-                used.push(Value::Bool(true));
-                ("request_txn", self.txn(depth + 1))
-            }
+            70..85 => ("request_delete_range", self.delete_range()),
+            85..97 if depth < 2 => ("request_txn", self.txn(depth + 1)),
             97..98 => return message(vec![]),
             _ => ("request_range", self.range()),
         };

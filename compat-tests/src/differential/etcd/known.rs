@@ -11,7 +11,7 @@ pub const ALLOWED: &[Allowed] = &[
         real: "refused by releases after 3.5; an unknown target ends the process of those before",
         causeway: "the default",
         reason: "as the model",
-        shown_by: "differential: unknown-sort.script",
+        scripts: &["unknown-sort.script"],
         rules: &[Rule::result(
             "KV/*",
             "InvalidArgument: etcdserver: invalid sort option",
@@ -25,7 +25,7 @@ pub const ALLOWED: &[Allowed] = &[
         real: "storage version, quota and downgrade information from 3.6 on",
         causeway: "without them",
         reason: "as the model",
-        shown_by: "differential: status.script",
+        scripts: &["status.script"],
         rules: &[Rule::fields(
             "Maintenance/Status*",
             &["storageVersion", "dbSizeQuota", "downgradeInfo"],
@@ -38,7 +38,7 @@ pub const ALLOWED: &[Allowed] = &[
         real: "drops the lease too from 3.7 on",
         causeway: "keeps it",
         reason: "as the model",
-        shown_by: "differential: keys-only-lease.script",
+        scripts: &["keys-only-lease.script"],
         rules: &[Rule::fields("KV/*keys_only=true*", &["kvs.lease"])],
     },
     Allowed {
@@ -48,7 +48,7 @@ pub const ALLOWED: &[Allowed] = &[
         real: "3.7 tells of the first operation at fault, and of a put's lease before its key",
         causeway: "of puts before ranges, of a put's key before its lease",
         reason: "as 3.4",
-        shown_by: "differential: txn-check-order.script",
+        scripts: &["txn-check-order.script"],
         rules: &[
             Rule::harmless(
                 "KV/Txn *",
@@ -70,11 +70,11 @@ pub const ALLOWED: &[Allowed] = &[
     Allowed {
         id: "etcd-members",
         subject: "etcd",
-        place: "MemberRemove, -Update, -Promote",
+        place: "MemberAdd, -Remove, -Update, -Promote, after the take-over",
         real: "change the cluster",
         causeway: "refused (FailedPrecondition)",
         reason: "the members shown are gateways",
-        shown_by: "differential: members.script",
+        scripts: &["members.script"],
         rules: &[Rule::harmless(
             "Cluster/Member*",
             "NotFound: etcdserver: member not found",
@@ -86,9 +86,9 @@ pub const ALLOWED: &[Allowed] = &[
         subject: "etcd",
         place: "users and roles of the embedded store",
         real: "available",
-        causeway: "Unimplemented",
+        causeway: "authentication is off; AuthEnable and the rest Unimplemented",
         reason: "it is a store for registrations and locks behind a trusted port",
-        shown_by: "differential: users.script",
+        scripts: &["users.script"],
         rules: &[Rule::harmless("Auth/*", "*", "Unimplemented: *")],
     },
 ];
@@ -98,7 +98,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         id: "etcd-lock",
         subject: "etcd",
-        script: "lock.script",
+        scripts: &["lock.script"],
         reason: "the embedded store does not serve v3lock",
         rules: &[Rule::result(
             "Lock/*",
@@ -109,7 +109,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         id: "etcd-election",
         subject: "etcd",
-        script: "election.script",
+        scripts: &["election.script"],
         reason: "the embedded store does not serve v3election",
         rules: &[
             Rule::result(
@@ -127,7 +127,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         id: "etcd-unknown-compare",
         subject: "etcd",
-        script: "unknown-compare.script",
+        scripts: &["unknown-compare.script", "unknown-compare-target.script"],
         reason: "a compare with an unknown result holds in etcd, with an unknown target compares as equal",
         rules: &[
             Rule::result("KV/Txn *result=9*", "*", "*"),
@@ -137,14 +137,14 @@ pub const KNOWN: &[Known] = &[
     Known {
         id: "etcd-defragment-header",
         subject: "etcd",
-        script: "defragment-header.script",
+        scripts: &["defragment-header.script"],
         reason: "etcd answers Defragment without a header",
         rules: &[Rule::fields("Maintenance/Defragment*", &["header"])],
     },
     Known {
         id: "etcd-unknown-method",
         subject: "etcd",
-        script: "unknown-method.script",
+        scripts: &["unknown-method.script"],
         reason: "the refusal of an unknown method carries no text",
         rules: &[
             Rule::harmless("raw *", "Unimplemented: unknown method *", "Unimplemented:"),
@@ -164,14 +164,14 @@ pub const KNOWN: &[Known] = &[
     Known {
         id: "etcd-progress-after-compacted",
         subject: "etcd",
-        script: "progress-after-compacted.script",
+        scripts: &["progress-after-compacted.script"],
         reason: "once a watcher was cancelled by compaction, etcd 3.7 answers no progress request on that stream",
         rules: &[Rule::harmless("w*", "nothing", "progress *")],
     },
     Known {
         id: "etcd-malformed",
         subject: "etcd",
-        script: "malformed.script",
+        scripts: &["malformed.script", "malformed-type.script"],
         reason: "a message that cannot be decoded: another text; a field of another wire type is unknown to etcd",
         rules: &[Rule::result(
             "raw *",

@@ -3,6 +3,7 @@
 //!
 //! A script may `set revisions rank` when a server's revisions rise with gaps; else they are compared by their
 //! distance from the first, so that each change has to raise them by exactly one.
+//! With `set place registrations` the root is one that a layout of Causeway claims.
 
 use anyhow::{Result, bail};
 
@@ -25,6 +26,7 @@ pub use generate::generate;
 pub use known::{ALLOWED, KNOWN};
 pub use names::{Names, Revisions};
 pub use operation::{Call, Extra, Operation, StreamKind, StreamName};
+pub use run::REGISTRATIONS;
 pub use value::{Resolve, Value};
 
 /// etcd v3: gRPC, every service.
@@ -39,7 +41,12 @@ impl Subject for Etcd {
     }
 
     fn generate(&self, seed: u64, shape: &Shape) -> Script<Operation> {
-        generate(Random::new(seed), shape.length, shape.clients)
+        let mut script = generate(Random::new(seed), shape.length, shape.clients);
+        if shape.place != "general" {
+            let place = shape.place.clone();
+            script.settings.insert("place".to_string(), place);
+        }
+        script
     }
 
     fn print(&self, op: &Operation) -> String {

@@ -60,7 +60,12 @@ pub struct Names {
 impl Names {
     /// Names for a run below `root`.
     pub fn new(root: &str) -> Names {
-        let digest = fnv(root.as_bytes());
+        Names::below(root, root)
+    }
+
+    /// Names below a root that other runs had too; `run` is fresh.
+    pub fn below(root: &str, run: &str) -> Names {
+        let digest = fnv(run.as_bytes());
         Names {
             root: root.as_bytes().to_vec(),
             lease_base: i64::try_from(digest >> 24).unwrap_or_default() * 0x10_0000 + 0x8_0000,

@@ -36,6 +36,10 @@ use crate::raw::etcd::{Client, Failure, Stream, method};
 /// The key of the barrier; it sorts after all keys that scripts use.
 const SENTINEL: &str = "$~";
 
+/// The root of every run among registrations, and of the barrier's key then: a layout has to name them
+/// beforehand. The barrier lies there too, since between two classes of keys there is no order to rely on.
+pub const REGISTRATIONS: [&str; 2] = ["compat-differential", "compat-differential-barrier"];
+
 /// The id of the hidden watcher, far from those that scripts choose and servers count up from 0.
 const HIDDEN: i64 = 42_424_242;
 
@@ -56,7 +60,19 @@ pub(super) async fn run(
     revisions: Revisions,
     deadline: Instant,
 ) -> Result<Vec<Seen>> {
-    let mut run = Run::start(address, root, script.clients).await?;
+    let place = script
+        .settings
+        .get("place")
+        .map_or("general", String::as_str);
+    let (names, sentinel) = match place {
+        "general" => (Names::new(root), SENTINEL.to_string()),
+        "registrations" => {
+            let [below, barrier] = REGISTRATIONS;
+            (Names::below(below, root), format!("{barrier}/~"))
+        }
+        other => bail!("set place general or registrations, not {other}"),
+    };
+    let mut run = Run::start(address, names, sentinel, script.clients).await?;
     for (index, step) in script.steps.iter().enumerate() {
         // What one client sends together is concurrent on HTTP/2 and has no order; it is done in turn.
         for (client, operation) in &step.ops {
@@ -81,6 +97,7 @@ struct Run {
     started: Instant,
     streams: BTreeMap<(usize, StreamName), Open>,
     waiting: Vec<Waiting>,
+    sentinel: String,
     sentinels: u64,
     step: usize,
     seen: Vec<Seen>,
@@ -106,17 +123,18 @@ struct Waiting {
 }
 
 impl Run {
-    async fn start(address: &str, root: &str, count: usize) -> Result<Run> {
+    async fn start(address: &str, names: Names, sentinel: String, count: usize) -> Result<Run> {
         let mut clients = Vec::new();
         for _ in 0..count.max(1) {
             clients.push(Client::connect(address).await?);
         }
         let mut run = Run {
             clients,
-            names: Names::new(root),
+            names,
             started: Instant::now(),
             streams: BTreeMap::new(),
             waiting: Vec::new(),
+            sentinel,
             sentinels: 0,
             step: 0,
             seen: Vec::new(),
@@ -266,10 +284,10 @@ impl Run {
         encoded: &mut Vec<Vec<u8>>,
         input: &MessageDescriptor,
     ) -> Result<()> {
+        let sentinel = Value::text(self.sentinel.as_str());
         let open = self.streams.get_mut(&key).context("just opened")?;
         let create = |id: i64| {
-            let create =
-                Value::message([("key", Value::text(SENTINEL)), ("watch_id", Value::Int(id))]);
+            let create = Value::message([("key", sentinel.clone()), ("watch_id", Value::Int(id))]);
             Value::message([("create_request", create)]).encode(input, &self.names)
         };
         if !open.hidden {
@@ -424,7 +442,7 @@ impl Run {
                 }
             }
             open.over = ending.is_some();
-            let sentinel = fill_in(SENTINEL.as_bytes(), &self.names)?;
+            let sentinel = fill_in(self.sentinel.as_bytes(), &self.names)?;
             for (message, what) in arrange(messages, &sentinel) {
                 let elapsed = self.started.elapsed();
                 let shown = self.names.show(&message, elapsed);
@@ -440,7 +458,7 @@ impl Run {
     async fn write_sentinel(&mut self) -> Result<i64> {
         self.sentinels += 1;
         let put = Value::message([
-            ("key", Value::text(SENTINEL)),
+            ("key", Value::text(self.sentinel.as_str())),
             ("value", Value::text(self.sentinels.to_string())),
         ]);
         let reply = self.own("KV/Put", &put).await?;

@@ -3,8 +3,8 @@
 //! The generator knows of each client only whether it is connected, as far as that can be known beforehand.
 //! What it leaves out, since no two runs of one server agree on it: removal of containers by the server's own
 //! round (nothing under a container is ever deleted), TTLs that end within a run, several requests behind an
-//! auth (its reply may overtake), createSession from a
-//! client (answered with a connect response in the middle of replies), and writes by several clients at once whose outcome depends on the order.
+//! auth (its reply may overtake), createSession from a client (answered with a connect response in the middle
+//! of replies), and writes by several clients at once whose outcome depends on the order.
 
 use crate::differential::{Random, Script, Shape, Step};
 use crate::raw::zookeeper::{Acl, Request, op, open_acl};
@@ -408,8 +408,7 @@ impl Generator {
             },
             4 => self.container(),
             _ => {
-                // Without a TTL in its mode and with a negative one, the request ends a real 3.9 for good: it
-                // is logged, and fails whenever it is applied.
+                // Not `flags=0 ttl=-1` nor `flags=1 ttl=-1`: each ends a real 3.8.0 and 3.9.5.
                 let (flags, ttl) = *self.random.pick(&[
                     (5, 3_600_000),
                     (5, 86_400_000),

@@ -19,6 +19,11 @@ use crate::raw::zookeeper::{
 
 /// A reply that takes longer is taken for none.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// Replies behind which real servers close.
+const UNIMPLEMENTED: i32 = -6;
+const AUTH_FAILED: i32 = -115;
+/// How long the end of a connection is waited for behind a reply that announces it.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// While a session expires, the others ping this often.
 const PING: Duration = Duration::from_millis(700);
 
@@ -68,6 +73,9 @@ struct Player {
     connection: Option<Client>,
     session: Option<Session>,
     seen_zxid: i64,
+    /// Whether the last reply is one behind which real servers close, though not at once: a request sent in
+    /// between may still be answered, which is chance (ZooKeeper: UnimplementedRequestProcessor).
+    closing: bool,
 }
 
 #[derive(Clone)]
@@ -226,6 +234,7 @@ impl<'a> Stage<'a> {
             match connection.receive(left) {
                 Ok(Received::Reply(reply)) => {
                     player.seen_zxid = player.seen_zxid.max(reply.zxid);
+                    player.closing = matches!(reply.error, UNIMPLEMENTED | AUTH_FAILED);
                     return Ok(Some(reply));
                 }
                 Ok(Received::Event(event)) => self.note(client, "event", What::Event(event)),
@@ -467,6 +476,11 @@ impl<'a> Stage<'a> {
                 watch: false,
             },
         ];
+        for client in 0..self.players.len() {
+            if std::mem::take(&mut self.players[client].closing) {
+                self.farewell(client);
+            }
+        }
         let mut waiting = Vec::new();
         for client in 0..self.players.len() {
             if let Some(connection) = &mut self.players[client].connection {
@@ -501,6 +515,30 @@ impl<'a> Stage<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Waits for the end of a connection that was announced; without one the connection goes on.
+    fn farewell(&mut self, client: usize) {
+        let deadline = Instant::now() + FAREWELL;
+        while let Some(connection) = &mut self.players[client].connection {
+            match connection.receive(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Received::Event(event)) => self.note(client, "event", What::Event(event)),
+                Ok(Received::Nothing) => return,
+                Ok(Received::Closed) | Err(_) => {
+                    self.players[client].connection = None;
+                    self.note(client, "barrier", What::Closed);
+                }
+                Ok(Received::Reply(reply)) => self.note(
+                    client,
+                    "barrier",
+                    What::Reply {
+                        reply,
+                        stray: true,
+                        write: false,
+                    },
+                ),
+            }
+        }
     }
 
     /// Ends every session, so that nothing of this run expires in the middle of the next.

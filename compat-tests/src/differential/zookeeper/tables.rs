@@ -11,7 +11,7 @@ pub const ALLOWED: &[Allowed] = &[
         real: "deletes the node, container or not, without asking its ACL",
         causeway: "BadArguments",
         reason: "it is the server's own request, and no client library has it",
-        shown_by: "compat-tests/differential/zookeeper/delete-container.script",
+        scripts: &["delete-container.script"],
         rules: &[Rule::result("deleteContainer *", "*", "BadArguments*")],
     },
     Allowed {
@@ -21,7 +21,7 @@ pub const ALLOWED: &[Allowed] = &[
         real: "MarshallingError with the end of a list behind the header",
         causeway: "MarshallingError with nothing behind the header",
         reason: "no reply with an error has a body, and no client reads one",
-        shown_by: "compat-tests/differential/zookeeper/multi-read-of-a-write.script",
+        scripts: &["multi-read-of-a-write.script"],
         rules: &[Rule::fields("multiRead *", &["body"])],
     },
 ];
@@ -31,7 +31,10 @@ pub const KNOWN: &[Known] = &[
     Known {
         id: "zk-multi-create2",
         subject: "zookeeper",
-        script: "multi-create2.script",
+        scripts: &[
+            "multi-create2.script",
+            "multi-container-without-its-flag.script",
+        ],
         reason: "create2 (and createContainer, createTTL without their flags) in a multi answers as create: no Stat",
         rules: &[Rule::harmless(
             "multi *create*",
@@ -42,7 +45,10 @@ pub const KNOWN: &[Known] = &[
     Known {
         id: "zk-ttl-mode",
         subject: "zookeeper",
-        script: "ttl-without-its-mode.script",
+        scripts: &[
+            "ttl-without-its-mode.script",
+            "ttl-without-its-mode-on-a-node.script",
+        ],
         reason: "createTTL with a mode that has no TTL is carried out instead of refused (BadArguments)",
         rules: &[
             Rule::result("createTTL * flags=0 *", "BadArguments *", "*"),
@@ -52,14 +58,17 @@ pub const KNOWN: &[Known] = &[
     Known {
         id: "zk-multi-malformed",
         subject: "zookeeper",
-        script: "multi-with-a-null-acl.script",
+        scripts: &[
+            "multi-with-a-null-acl.script",
+            "multi-with-a-mode-that-needs-a-ttl.script",
+        ],
         reason: "a multi with a null ACL or a mode that does not exist fails at that operation, not as a whole (MarshallingError)",
         rules: &[Rule::result("multi *", "MarshallingError *", "ok *error:*")],
     },
     Known {
         id: "zk-multi-read-watch",
         subject: "zookeeper",
-        script: "multi-read-watch.script",
+        scripts: &["multi-read-watch.script", "multi-read-watch-removed.script"],
         reason: "the watch flag in a multiRead arms a watch; a real server ignores it there",
         rules: &[],
     },
