@@ -48,7 +48,8 @@ pub(crate) struct Search {
     /// `general`, or `registrations` for names that a layout of Causeway claims
     #[arg(long, default_value = "general")]
     place: String,
-    /// A setting of the scripts, KEY=VALUE; `revisions=rank` for an etcd whose revisions rise with gaps
+    /// A setting of the scripts, KEY=VALUE, for a target that numbers in its own way: etcd revisions=rank or keys,
+    /// ZooKeeper zxids=stats
     #[arg(long = "set", value_parser = setting)]
     settings: Vec<(String, String)>,
     /// Ends the search after so many minutes

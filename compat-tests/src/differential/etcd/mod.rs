@@ -1,7 +1,8 @@
 //! etcd's protocol under comparison: operations of every service, a generator of them, and a runner that makes
 //! the replies of two servers comparable.
 //!
-//! A script may `set revisions rank` when a server's revisions rise with gaps; else they are compared by their
+//! A script may `set revisions rank` when a server's revisions rise with gaps, and `set revisions keys` when
+//! those of headers tell nothing of those of keys; else they are compared by their
 //! distance from the first, so that each change has to raise them by exactly one.
 //! With `set place registrations` the root is one that a layout of Causeway claims.
 
@@ -65,7 +66,8 @@ impl Subject for Etcd {
         let revisions = match script.settings.get("revisions").map(String::as_str) {
             None | Some("relative") => Revisions::Relative,
             Some("rank") => Revisions::Rank,
-            Some(other) => bail!("revisions are relative or rank, not {other}"),
+            Some("keys") => Revisions::Keys,
+            Some(other) => bail!("revisions are relative, rank or keys, not {other}"),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -30,6 +30,9 @@ pub enum Revisions {
     Relative,
     /// The rank among all revisions that the run showed: for servers whose revisions rise with gaps.
     Rank,
+    /// The same without those of headers: for servers that number leases and keys of several kinds each on
+    /// their own.
+    Keys,
 }
 
 /// Ids of a script's own lie in this distance around the run's base.
@@ -204,8 +207,11 @@ impl Names {
     /// Replaces the revisions in finished lines.
     pub fn finish(&self, seen: &mut [Seen], revisions: Revisions) {
         let mut shown = BTreeSet::new();
-        if revisions == Revisions::Rank {
-            for seen in seen.iter() {
+        if revisions != Revisions::Relative {
+            for seen in seen.iter_mut() {
+                if revisions == Revisions::Keys {
+                    seen.text = without_headers(&seen.text);
+                }
                 for_each_revision(&seen.text, |revision| {
                     shown.insert(revision);
                 });
@@ -412,6 +418,24 @@ fn replace(bytes: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
                 out.push(*first);
                 rest = tail;
             }
+        }
+    }
+    out
+}
+
+/// A line in which a header's revision only is or is not there.
+fn without_headers(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    for part in line.split_inclusive(OPEN) {
+        match part.split_once(CLOSE) {
+            Some((_, rest))
+                if out.ends_with("header=\u{1}") || out.ends_with("header.revision=\u{1}") =>
+            {
+                out.pop();
+                out.push_str("some");
+                out.push_str(rest);
+            }
+            _ => out.push_str(part),
         }
     }
     out

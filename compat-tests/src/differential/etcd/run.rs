@@ -10,7 +10,9 @@
 //!   answers them out of turn, and a stream without watchers never. The write costs a revision, on every
 //!   server alike. Whether requests on the stream were taken at all is asked by an echo behind them.
 //! - **Watchers that start in the past** are fed by a loop of their own every 100 ms (etcd:
-//!   `watchableStore.syncWatchersLoop`), outside that order; a step that creates one waits longer than that.
+//!   `watchableStore.syncWatchersLoop`), outside that order. Each round of it feeds all that are there, so that a
+//!   step that creates one has a hidden one created behind it and waits until that is fed, or cancelled for
+//!   compaction.
 //! - **Locks and campaigns** that are not answered within [`SETTLE`] are waiting; while any is, each step with
 //!   effects gives them that time again. Observers get it too.
 //!
@@ -48,9 +50,6 @@ const REPLY: Duration = Duration::from_secs(10);
 
 /// How long something that may or may not come is waited for.
 const SETTLE: Duration = Duration::from_millis(400);
-
-/// Longer than etcd takes to bring a watcher from the past up to date.
-const CATCH_UP: Duration = Duration::from_millis(260);
 
 /// Runs `script` below `root` at `address` (`host:port`), until `deadline`.
 pub(super) async fn run(
@@ -267,7 +266,7 @@ impl Run {
                         .is_some_and(|create| create.field("start_revision").is_some())
                 });
                 if from_the_past {
-                    sleep(CATCH_UP).await;
+                    self.caught_up(key, &input).await?;
                 }
             }
         }
@@ -331,6 +330,50 @@ impl Run {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits until watchers from the past have what is theirs; a stream that ends or is silent shows at the
+    /// barrier.
+    async fn caught_up(
+        &mut self,
+        key: (usize, StreamName),
+        input: &MessageDescriptor,
+    ) -> Result<()> {
+        let output = method(StreamKind::Watch.path())
+            .context("streams are etcd's")?
+            .output();
+        let open = self.streams.get_mut(&key).context("just opened")?;
+        open.echo += 1;
+        let id = HIDDEN + open.echo;
+        // The first sentinel has that revision.
+        let create = Value::message([
+            ("key", Value::text(self.sentinel.as_str())),
+            ("watch_id", Value::Int(id)),
+            ("start_revision", Value::Int(self.names.base)),
+        ]);
+        let create = Value::message([("create_request", create)]).encode(input, &self.names)?;
+        open.stream.send(create.into());
+        let deadline = tokio::time::Instant::now() + REPLY;
+        while open.ending.is_none() {
+            match timeout_at(deadline, open.stream.next()).await {
+                Ok(Some(Ok(message))) => {
+                    let message = DynamicMessage::decode(output.clone(), message)?;
+                    let fed = !events(&message).is_empty() || flag(&message, "canceled");
+                    let fed = fed && int(&message, "watch_id") == id;
+                    open.early.push(message);
+                    if fed {
+                        break;
+                    }
+                }
+                Ok(Some(Err(failure))) => open.ending = Some(failed(&mut self.names, &failure)),
+                Ok(None) => open.ending = Some("end".to_string()),
+                Err(_) => break,
+            }
+        }
+        let cancel = Value::message([("watch_id", Value::Int(id))]);
+        let cancel = Value::message([("cancel_request", cancel)]).encode(input, &self.names)?;
+        open.stream.send(cancel.into());
+        Ok(())
     }
 
     async fn close(&mut self, client: usize, name: StreamName) {

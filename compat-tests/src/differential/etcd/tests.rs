@@ -183,6 +183,9 @@ fn ranks_forget_distances_but_not_order() {
             text: names.show(&message, Duration::ZERO),
         });
     }
+    let mut of_keys = seen.clone();
+    names.finish(&mut of_keys, Revisions::Keys);
+    assert!(of_keys.iter().all(|seen| seen.text == "header=some"));
     names.finish(&mut seen, Revisions::Rank);
     let shown: Vec<&str> = seen.iter().map(|seen| seen.text.as_str()).collect();
     assert_eq!(shown, ["header=rank1", "header=rank0", "header=rank1"]);

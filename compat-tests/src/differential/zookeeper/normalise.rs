@@ -8,9 +8,11 @@
 //!   between: what else counts up (a session, a refused request) is the server's business.
 //! * A write that is refused for its form (MarshallingError, BadArguments) names nothing: some servers count it.
 //! * The writes of a round have one name: nobody can say which of them came first.
+//! * With `set zxids stats` only the order of those of one Stat is told.
 //! * Events of a session's end come in no order that anybody promised: they are sorted.
 //! * Sessions are `a1`, `a2`, … after the client that got them. Times say how they relate. The root is cut off.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,6 +28,8 @@ pub(super) struct Record {
     pub(super) root: String,
     /// The root's own creation.
     pub(super) first_zxid: i64,
+    /// Whether the zxids of headers tell nothing of those in Stats: only the order within a Stat is told.
+    pub(super) stats_alone: bool,
     /// Session to its client and that client's count.
     pub(super) sessions: BTreeMap<i64, (usize, usize)>,
     /// Which steps are rounds.
@@ -240,6 +244,9 @@ impl<'a> Names<'a> {
         if zxid <= 0 {
             return zxid.to_string();
         }
+        if self.record.stats_alone {
+            return "some".to_string();
+        }
         if let Some((_, name)) = self.writes.get(&zxid) {
             return name.clone();
         }
@@ -250,10 +257,26 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// A zxid of the same Stat as `first`.
+    fn behind(&self, zxid: i64, first: i64) -> String {
+        if !self.record.stats_alone {
+            return self.change(zxid);
+        }
+        match zxid.cmp(&first) {
+            Ordering::Less => "before",
+            Ordering::Equal => "same",
+            Ordering::Greater => "later",
+        }
+        .to_string()
+    }
+
     /// A zxid of a reply's header.
     fn header(&self, at: usize, sight: &Sight, zxid: i64, write: bool) -> String {
         if zxid <= 0 {
             return zxid.to_string();
+        }
+        if self.record.stats_alone {
+            return "some".to_string();
         }
         let own = self
             .writes
@@ -452,8 +475,8 @@ impl<'a> Names<'a> {
              {prefix}version={} {prefix}cversion={} {prefix}aversion={} {prefix}owner={owner} \
              {prefix}length={} {prefix}children={}",
             self.change(stat.czxid),
-            self.change(stat.mzxid),
-            self.change(stat.pzxid),
+            self.behind(stat.mzxid, stat.czxid),
+            self.behind(stat.pzxid, stat.czxid),
             stat.version,
             stat.cversion,
             stat.aversion,

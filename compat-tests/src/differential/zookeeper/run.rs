@@ -38,7 +38,13 @@ pub(super) fn run(script: &Script<Op>, address: &str, run: &Run) -> Result<Vec<S
         "registrations" => format!("/discovery/{}", run.root),
         other => bail!("set place general or registrations, not {other}"),
     };
+    let stats_alone = match script.settings.get("zxids").map(String::as_str) {
+        None | Some("all") => false,
+        Some("stats") => true,
+        Some(other) => bail!("set zxids all or stats, not {other}"),
+    };
     let mut stage = Stage::new(address, root, script.clients)?;
+    stage.record.stats_alone = stats_alone;
     for client in 0..script.clients {
         stage
             .connect(client, 30_000, Some(false))
@@ -118,6 +124,7 @@ impl<'a> Stage<'a> {
             record: Record {
                 root,
                 first_zxid,
+                stats_alone: false,
                 sessions: BTreeMap::new(),
                 rounds: Vec::new(),
                 sights: Vec::new(),
