@@ -149,7 +149,29 @@ mod tests {
     }
 
     #[test]
-    fn the_list_can_be_read() {
-        list().expect("known.toml");
+    fn every_line_speaks_of_something_that_there_is() {
+        let scenarios = super::super::scenario::all().expect("scenarios");
+        let players = super::super::client::players();
+        for known in list().expect("known.toml") {
+            let scenario = scenarios.iter().find(|s| s.to_string() == known.scenario);
+            let scenario = scenario.unwrap_or_else(|| panic!("no scenario {}", known.scenario));
+            assert!(
+                scenario.steps.iter().any(|(step, _)| *step == known.step),
+                "{known:?}: no such step"
+            );
+            for client in &known.clients {
+                let plays = players.iter().any(|player| {
+                    fits(client, player.client.name)
+                        && player.plays(&scenarios).expect("plays").contains(scenario)
+                });
+                assert!(plays, "{known:?}: {client} does not play it");
+            }
+            for target in &known.targets {
+                let there = crate::target::catalogue()
+                    .iter()
+                    .any(|kind| fits(target, kind.name));
+                assert!(there, "{known:?}: no target {target}");
+            }
+        }
     }
 }

@@ -151,4 +151,3 @@ fn write_report() -> Result<()> {
     );
     Ok(())
 }
-
