@@ -538,7 +538,7 @@ fn both<S: Subject>(subject: &S, script: &Script<S::Op>, options: &Options) -> R
         if difference.step > parted {
             break;
         }
-        match forgiving(subject.name(), &difference, options.forgive_known) {
+        match forgiving(script, &difference, options.forgive_known) {
             Some((id, then)) => {
                 *comparison.forgiven.entry(id.to_string()).or_default() += 1;
                 if then == Then::Stop {
@@ -556,11 +556,15 @@ fn both<S: Subject>(subject: &S, script: &Script<S::Op>, options: &Options) -> R
     Ok(comparison)
 }
 
-fn forgiving(
-    subject: &str,
+fn forgiving<O>(
+    script: &Script<O>,
     difference: &Difference,
     known_too: bool,
 ) -> Option<(&'static str, Then)> {
+    let subject = script.subject.as_str();
+    let merges = ["zxids", "revisions"]
+        .iter()
+        .any(|setting| script.settings.contains_key(*setting));
     let allowed = allowed()
         .iter()
         .filter(|entry| entry.subject == subject)
@@ -570,6 +574,9 @@ fn forgiving(
         .filter(|entry| known_too && entry.subject == subject)
         .map(|entry| (entry.id, entry.rules));
     allowed.chain(known).find_map(|(id, rules)| {
+        if id.contains(allowed::MERGES) && !merges {
+            return None;
+        }
         let rule = rules.iter().find(|rule| rule.forgives(difference))?;
         Some((id, rule.then))
     })

@@ -147,8 +147,14 @@ fn kept() -> std::path::PathBuf {
 /// Reads every kept script of a subject, and says by name what it expects.
 fn kept_scripts<S: Subject>(subject: &S) -> BTreeMap<String, Expect> {
     let mut expects = BTreeMap::new();
-    for entry in fs::read_dir(kept().join(subject.name())).unwrap() {
-        let path = entry.unwrap().path();
+    let folder = kept().join(subject.name());
+    let mut paths: Vec<_> = [folder.clone(), folder.join("merge-new")]
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.retain(|path| path.is_file());
+    for path in paths {
         let text = fs::read_to_string(&path).unwrap();
         let script = Script::parse(&text, |op| subject.parse(op)).unwrap();
         assert_eq!(script.subject, subject.name(), "{text}");
@@ -156,7 +162,8 @@ fn kept_scripts<S: Subject>(subject: &S) -> BTreeMap<String, Expect> {
         let again = script.print(|op| subject.print(op));
         let back = Script::parse(&again, |op| subject.parse(op)).unwrap();
         assert!(back == script, "{again}");
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let name = path.strip_prefix(&folder).unwrap();
+        let name = name.to_string_lossy().into_owned();
         expects.insert(name, script.expect.expect("a script says what it expects"));
     }
     assert!(expects.len() > 5);

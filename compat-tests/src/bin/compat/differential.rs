@@ -133,7 +133,9 @@ impl Sides {
                 Protocol::Etcd => target.etcd(),
             };
             running.push(target);
-            address.with_context(|| format!("{side} does not speak {protocol}"))
+            let address = address.with_context(|| format!("{side} does not speak {protocol}"))?;
+            // All clients on one member: what another shows a little later is no difference.
+            Ok(address.split(',').next().unwrap_or(&address).to_string())
         };
         let (left, right) = (start(&self.left, work[0])?, start(&self.right, work[1])?);
         Ok(Up {

@@ -91,6 +91,48 @@ pub const ALLOWED: &[Allowed] = &[
         scripts: &["users.script"],
         rules: &[Rule::harmless("Auth/*", "*", "Unimplemented: *")],
     },
+    Allowed {
+        id: "etcd-merge-both-classes",
+        subject: "etcd",
+        place: "a put, delete or transaction over general keys and registrations, from `merge-new` on",
+        real: "atomic",
+        causeway: "refused (FailedPrecondition, by name)",
+        reason: "the two have different stores",
+        scripts: &["merge-new/both-classes.script"],
+        rules: &[Rule::result(
+            "KV/*",
+            "*",
+            "FailedPrecondition: causeway: the request touches both *",
+        )],
+    },
+    Allowed {
+        id: "etcd-merge-past-of-both",
+        subject: "etcd",
+        place: "range over both classes at a past revision",
+        real: "the past",
+        causeway: "registrations of then, general keys of now",
+        reason: "the number means nothing to the legacy store",
+        scripts: &["merge-new/past-of-both.script"],
+        rules: &[Rule::harmless(
+            "KV/Range *range_end=\"\\x00\"*revision=@*",
+            "*",
+            "*",
+        )],
+    },
+    Allowed {
+        id: "etcd-merge-headers",
+        subject: "etcd",
+        place: "headers of requests on different classes of keys",
+        real: "one sequence",
+        causeway: "a request on general keys alone shows its store's own revision, one on leases the gateway's",
+        reason: "a lock's revision has to be exact",
+        scripts: &["merge-new/header-of-a-lease.script"],
+        rules: &[Rule::harmless(
+            "KV/Range *revision=@*",
+            "*",
+            "OutOfRange: etcdserver: mvcc: required revision is a future revision",
+        )],
+    },
 ];
 
 /// Differences that are to go.

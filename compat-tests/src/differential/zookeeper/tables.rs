@@ -24,6 +24,30 @@ pub const ALLOWED: &[Allowed] = &[
         scripts: &["multi-read-of-a-write.script"],
         rules: &[Rule::fields("multiRead *", &["body"])],
     },
+    Allowed {
+        id: "zk-merge-zxid-of-the-future",
+        subject: "zookeeper",
+        place: "connect with a larger zxid than the server's, after the take-over with a legacy store",
+        real: "closed",
+        causeway: "accepted",
+        reason: "it is the ensemble's number",
+        scripts: &["merge-new/zxid-of-the-future.script"],
+        rules: &[Rule::result(
+            "reattach * zxid=future",
+            "closed",
+            "session *",
+        )],
+    },
+    Allowed {
+        id: "zk-merge-multi-over-both",
+        subject: "zookeeper",
+        place: "a multi over a registration and a general node, from `merge-new` on",
+        real: "atomic",
+        causeway: "refused (the failing operation: BadArguments)",
+        reason: "the two have different stores",
+        scripts: &["merge-new/multi-over-both.script"],
+        rules: &[Rule::result("multi *", "*", "*error:BadArguments*")],
+    },
 ];
 
 /// Found, and to be mended.
@@ -71,5 +95,29 @@ pub const KNOWN: &[Known] = &[
         scripts: &["multi-read-watch.script", "multi-read-watch-removed.script"],
         reason: "the watch flag in a multiRead arms a watch; a real server ignores it there",
         rules: &[],
+    },
+    Known {
+        id: "zk-merge-event-zxid",
+        subject: "zookeeper",
+        scripts: &["merge-new/event-without-its-zxid.script"],
+        reason: "events of general nodes carry zxid -1",
+        rules: &[Rule::fields("event", &["zxid"])],
+    },
+    Known {
+        id: "zk-merge-set-watches",
+        subject: "zookeeper",
+        scripts: &["merge-new/set-watches.script"],
+        reason: "setWatches fires the watches of general nodes whatever zxid was seen",
+        rules: &[Rule::result("event", "nothing", "Node*Changed * zxid=-1")],
+    },
+    Known {
+        id: "zk-merge-event-order",
+        subject: "zookeeper",
+        scripts: &[
+            "merge-new/events-of-one-create.script",
+            "merge-new/events-of-two-creates.script",
+        ],
+        reason: "events of general nodes come out of the order of the changes",
+        rules: &[Rule::result("event", "Node* zxid=some", "Node* zxid=-1")],
     },
 ];
