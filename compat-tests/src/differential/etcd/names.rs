@@ -28,7 +28,7 @@ pub enum Revisions {
     /// The distance from the first: two servers of which each change raises the revision by exactly one.
     #[default]
     Relative,
-    /// The rank among all revisions that the run showed: for servers whose revisions rise with gaps.
+    /// The rank among all revisions that were shown so far: for servers whose revisions rise with gaps.
     Rank,
     /// The same without those of headers: for servers that number leases and keys of several kinds each on
     /// their own.
@@ -207,20 +207,17 @@ impl Names {
     /// Replaces the revisions in finished lines.
     pub fn finish(&self, seen: &mut [Seen], revisions: Revisions) {
         let mut shown = BTreeSet::new();
-        if revisions != Revisions::Relative {
-            for seen in seen.iter_mut() {
-                if revisions == Revisions::Keys {
-                    seen.text = without_headers(&seen.text);
-                }
-                for_each_revision(&seen.text, |revision| {
-                    shown.insert(revision);
-                });
-            }
-        }
-        let rank: Vec<i64> = shown.into_iter().collect();
         for line in seen.iter_mut().map(|seen| &mut seen.text) {
+            if revisions == Revisions::Keys {
+                *line = without_headers(line);
+            }
             if !line.contains(OPEN) {
                 continue;
+            }
+            if revisions != Revisions::Relative {
+                for_each_revision(line, |revision| {
+                    shown.insert(revision);
+                });
             }
             let mut out = String::with_capacity(line.len());
             for part in line.split(OPEN) {
@@ -229,9 +226,10 @@ impl Names {
                     continue;
                 };
                 let revision: i64 = number.parse().unwrap_or_default();
-                let _ = match rank.binary_search(&revision) {
-                    Ok(index) => write!(out, "rank{index}"),
-                    Err(_) => write!(out, "r{:+}", revision.saturating_sub(self.base)),
+                let _ = if shown.contains(&revision) {
+                    write!(out, "rank{}", shown.range(..revision).count())
+                } else {
+                    write!(out, "r{:+}", revision.saturating_sub(self.base))
                 };
                 out.push_str(rest);
             }
