@@ -587,11 +587,12 @@ impl Run {
                 let _ = self.own("Lease/LeaseRevoke", &revoke).await;
             }
         }
-        let delete = Value::message([
-            ("key", Value::text("$")),
-            ("range_end", Value::text(b"$\xff")),
-        ]);
-        self.own("KV/DeleteRange", &delete).await?;
+        // In three parts: what lies below a root among registrations may be of another store than what is beside it.
+        for (key, end) in [("$", &b"$/"[..]), ("$/", b"$0"), ("$0", b"$\xff")] {
+            let delete =
+                Value::message([("key", Value::text(key)), ("range_end", Value::text(end))]);
+            self.own("KV/DeleteRange", &delete).await?;
+        }
         for waiting in std::mem::take(&mut self.waiting) {
             let abort = waiting.task.abort_handle();
             if timeout(Duration::from_secs(2), waiting.task).await.is_err() {

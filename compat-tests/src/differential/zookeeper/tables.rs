@@ -67,6 +67,17 @@ pub const KNOWN: &[Known] = &[
         )],
     },
     Known {
+        id: "zk-multi-ephemeral-ttl",
+        subject: "zookeeper",
+        scripts: &["multi-ephemeral-ttl.script"],
+        reason: "createTTL with the flags of an ephemeral node in a multi answers as create2, not as create",
+        rules: &[Rule::harmless(
+            "multi *createTTL *",
+            "ok *create:ok*",
+            "ok *create2:ok*",
+        )],
+    },
+    Known {
         id: "zk-ttl-mode",
         subject: "zookeeper",
         scripts: &[
