@@ -40,7 +40,7 @@ const SENTINEL: &str = "$~";
 
 /// The root of every run among registrations, and of the barrier's key then: a layout has to name them
 /// beforehand. The barrier lies there too, since between two classes of keys there is no order to rely on.
-pub const REGISTRATIONS: [&str; 2] = ["compat-differential", "compat-differential-barrier"];
+pub const REGISTRATIONS: [&str; 2] = ["compat-differential", "compat-barrier"];
 
 /// The id of the hidden watcher, far from those that scripts choose and servers count up from 0.
 const HIDDEN: i64 = 42_424_242;
