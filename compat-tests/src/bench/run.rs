@@ -29,7 +29,7 @@ pub struct Run {
 
 impl Run {
     /// Where it works. The same run on the same server finds its place empty again, since each start counts.
-    fn prefix(&self, nonce: &str) -> String {
+    pub fn prefix(&self, nonce: &str) -> String {
         let client = self.player.client.name;
         match (self.scenario.protocol, self.scenario.place) {
             (Protocol::ZooKeeper, Place::General) => {
@@ -60,6 +60,8 @@ pub struct Playbill<'a> {
     pub jobs: usize,
     /// The version of each client library.
     pub versions: &'a BTreeMap<String, String>,
+    /// The end of the prefixes; one of its own when not given.
+    pub nonce: Option<String>,
     /// Told each outcome as it comes.
     pub progress: &'a (dyn Fn(&Outcome) + Sync),
 }
@@ -76,7 +78,7 @@ pub fn play(
     let stage = Stage {
         work,
         bill,
-        nonce: nonce(),
+        nonce: bill.nonce.clone().unwrap_or_else(nonce),
         version: target.version(),
         addresses: [target.zookeeper(), target.etcd()],
         target: Mutex::new(target),

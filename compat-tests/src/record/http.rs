@@ -607,6 +607,11 @@ impl One {
                     return false;
                 };
                 let code = response.code.unwrap_or_default();
+                if (100..200).contains(&code) {
+                    // It only asks for the body; the answer follows.
+                    half.buffer.drain(..length);
+                    return true;
+                }
                 let fields = vec![("status".to_string(), Value::Int(code.into()))];
                 (length, fields, owned(response.headers))
             }

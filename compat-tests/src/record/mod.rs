@@ -5,6 +5,7 @@
 //! that a new release of a client that speaks otherwise is noticed.
 
 pub mod http;
+pub mod known;
 pub mod message;
 pub mod names;
 pub mod patterns;
@@ -79,12 +80,13 @@ impl Recorder {
             entries: entries(&run.prefix, log),
             subject: self.subject,
             run,
+            fixed: None,
         }
     }
 }
 
-/// Shorter silences leave no line.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Shorter silences leave no line. Clients that poll do so in steps of about this length.
+const PAUSE: Duration = Duration::from_millis(80);
 
 fn entries(prefix: &str, log: Vec<Logged>) -> Vec<Entry> {
     let mut names = Names::new(prefix);
@@ -113,11 +115,10 @@ fn entries(prefix: &str, log: Vec<Logged>) -> Vec<Entry> {
         let silence = last.map_or(Duration::ZERO, |last| at.saturating_duration_since(last));
         if silence >= PAUSE {
             entries.push(Entry::Pause {
-                seconds: (silence + Duration::from_millis(500)).as_secs(),
+                tenths: u64::try_from((silence.as_millis() + 50) / 100).unwrap_or(u64::MAX),
                 alive: std::mem::take(&mut alive),
             });
         }
-        alive.clear();
         last = Some(at);
         entries.push(if connection == 0 {
             Entry::Note(element.kind)

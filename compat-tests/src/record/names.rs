@@ -106,10 +106,12 @@ impl Names {
                     (None, Side::Server) => (number, number),
                     (None, Side::Client) => return Value::Int(number.into()),
                 };
-                // A client's number is one that it was told or the one behind it; any other is its own idea.
+                // A client's number is one that it was told or one beside it, as comparisons need; any other, and the
+                // first of all revisions, is its own idea.
                 let told = side == Side::Server
-                    || (first..=highest.saturating_add(1)).contains(&number)
-                    || class == Class::Zxid;
+                    || class == Class::Zxid
+                    || number > 1
+                        && (first.saturating_sub(1)..=highest.saturating_add(2)).contains(&number);
                 if !told {
                     return Value::Int(number.into());
                 }
@@ -406,7 +408,14 @@ impl Bindings {
                         actual.saturating_add(symbol.number.saturating_sub(*number))
                     }
                     Some((_, actual)) => *actual,
-                    None => 0,
+                    None => self
+                        .ordered
+                        .get(&symbol.class)
+                        .and_then(|known| known.first_key_value())
+                        .filter(|_| symbol.class == Class::Revision)
+                        .map_or(0, |(number, actual)| {
+                            actual.saturating_sub(number.saturating_sub(symbol.number))
+                        }),
                 })
             }
             Class::Password | Class::Token => Raw::Bytes(vec![0; 16]),

@@ -68,7 +68,7 @@ pub fn unknown<'a>(
         let mut said = BTreeSet::new();
         for (line, pattern) in calls(transcript) {
             let clients = known.get(&pattern);
-            let is_known = clients.is_some_and(|clients| clients.contains(plain_name(transcript)));
+            let is_known = clients.is_some_and(|clients| clients.contains(transcript.run.name()));
             if !is_known && said.insert(pattern.clone()) {
                 found.push(Unknown {
                     client: transcript.run.client.clone(),
@@ -91,7 +91,7 @@ pub fn collect<'a>(transcripts: impl IntoIterator<Item = &'a Transcript>) -> Kno
             known
                 .entry(pattern)
                 .or_default()
-                .insert(plain_name(transcript).to_string());
+                .insert(transcript.run.name().to_string());
         }
     }
     known
@@ -124,10 +124,6 @@ pub fn print(known: &Known) -> String {
             format!("{pattern}  # {}\n", clients.join(", "))
         })
         .collect()
-}
-
-fn plain_name(transcript: &Transcript) -> &str {
-    transcript.run.client.split(' ').next().unwrap_or_default()
 }
 
 /// Every call with its line.

@@ -6,10 +6,11 @@
 //! # scenario: data
 //! # server: zookeeper-3.8
 //! # prefix: /run1
+//! # replay: yes
 //! 1 > open
 //! 1 > connect {lastZxid: 0, timeout: 10000, session: 0, ..}
 //! 1 < connect {timeout: 10000, session: $session1, ..}
-//! = pause 3 s, alive 1
+//! = pause 3.0 s, alive 1
 //! 1.2 > Range {key: "${prefix}/a"}
 //! = do restart
 //! ```
@@ -71,6 +72,13 @@ pub struct Run {
     pub prefix: String,
 }
 
+impl Run {
+    /// The client's name without its version.
+    pub fn name(&self) -> &str {
+        self.client.split(' ').next().unwrap_or_default()
+    }
+}
+
 /// Who sent a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
@@ -100,10 +108,10 @@ pub struct Line {
 pub enum Entry {
     /// A message.
     Line(Line),
-    /// A second or more in which nothing new was said.
+    /// A while in which nothing new was said.
     Pause {
-        /// Its length, rounded.
-        seconds: u64,
+        /// Its length, in tenths of a second.
+        tenths: u64,
         /// Connections and streams on which the client kept session or leases alive.
         alive: BTreeSet<(u32, u32)>,
     },
@@ -118,12 +126,14 @@ pub struct Transcript {
     pub subject: Subject,
     /// What was recorded.
     pub run: Run,
+    /// Why it cannot be replayed: it depends on what no replay can bring about. It is kept for its call patterns.
+    pub fixed: Option<String>,
     /// In order.
     pub entries: Vec<Entry>,
 }
 
 /// Lines before the first entry, so that an entry's place in the file can be told.
-pub const HEAD: usize = 5;
+pub const HEAD: usize = 6;
 
 impl Transcript {
     /// Reads a file.
@@ -178,6 +188,14 @@ impl Transcript {
             server: head("server")?,
             prefix: head("prefix")?,
         };
+        let fixed = match head("replay")?.as_str() {
+            "yes" => None,
+            no => Some(
+                no.strip_prefix("no, ")
+                    .context("`replay` is `yes` or `no, REASON`")?
+                    .to_string(),
+            ),
+        };
         let entries = lines
             .map(|(index, line)| {
                 Entry::parse(line).with_context(|| format!("line {}: {line}", index + 1))
@@ -186,6 +204,7 @@ impl Transcript {
         Ok(Transcript {
             subject,
             run,
+            fixed,
             entries,
         })
     }
@@ -209,6 +228,10 @@ impl fmt::Display for Transcript {
         writeln!(f, "# scenario: {}", self.run.scenario)?;
         writeln!(f, "# server: {}", self.run.server)?;
         writeln!(f, "# prefix: {}", self.run.prefix)?;
+        match &self.fixed {
+            None => writeln!(f, "# replay: yes")?,
+            Some(reason) => writeln!(f, "# replay: no, {reason}")?,
+        }
         self.entries
             .iter()
             .try_for_each(|entry| writeln!(f, "{entry}"))
@@ -235,8 +258,8 @@ impl fmt::Display for Entry {
         match self {
             Entry::Line(line) => line.fmt(f),
             Entry::Note(text) => write!(f, "= {text}"),
-            Entry::Pause { seconds, alive } => {
-                write!(f, "= pause {seconds} s")?;
+            Entry::Pause { tenths, alive } => {
+                write!(f, "= pause {}.{} s", tenths / 10, tenths % 10)?;
                 for (index, place) in alive.iter().enumerate() {
                     f.write_str(if index == 0 { ", alive " } else { " " })?;
                     write_place(f, *place)?;
@@ -267,12 +290,15 @@ impl Entry {
             let Some(pause) = note.strip_prefix("pause ") else {
                 return Ok(Entry::Note(note.to_string()));
             };
-            let (seconds, alive) = pause.split_once(", alive ").unwrap_or((pause, ""));
+            let (length, alive) = pause.split_once(", alive ").unwrap_or((pause, ""));
+            let (seconds, tenths) = length
+                .strip_suffix(" s")
+                .and_then(|length| length.split_once('.'))
+                .context("a pause is in tenths of a second")?;
+            let (seconds, tenths): (u64, u64) = (seconds.parse()?, tenths.parse()?);
+            ensure!(tenths < 10 && seconds < 3600, "a pause of {length}");
             return Ok(Entry::Pause {
-                seconds: seconds
-                    .strip_suffix(" s")
-                    .context("a pause is in seconds")?
-                    .parse()?,
+                tenths: seconds * 10 + tenths,
                 alive: alive
                     .split_whitespace()
                     .map(parse_place)
@@ -308,11 +334,12 @@ mod tests {
 # scenario: kv
 # server: etcd-3.7.0
 # prefix: run1
+# replay: yes
 1 > open
 1.1 > call {path: \"/etcdserverpb.KV/Range\"}
 1.1 < Range {header: {revision: $rev+0}, kvs: [{key: \"${prefix}/a\", lease: $lease1}]}
-= pause 3 s, alive 1 1.2
-= pause 1 s
+= pause 3.0 s, alive 1 1.2
+= pause 0.1 s
 = do restart
 1 < close
 ";
@@ -323,7 +350,7 @@ mod tests {
         assert_eq!(transcript.to_string(), TEXT);
         assert_eq!(transcript.file_name(), "etcd/etcdctl--kv.txt");
         let numbers: Vec<usize> = transcript.lines().map(|(number, _)| number).collect();
-        assert_eq!(numbers, [6, 7, 8, 12]);
+        assert_eq!(numbers, [7, 8, 9, 13]);
     }
 
     #[test]
@@ -331,7 +358,8 @@ mod tests {
         for (from, to) in [
             ("1 > open", "1 ? open"),
             ("1 > open", "x > open"),
-            ("3 s, alive", "3, alive"),
+            ("3.0 s, alive", "3, alive"),
+            ("0.1 s", "0.11 s"),
             ("{path", "{path {"),
         ] {
             let error = Transcript::parse(&TEXT.replace(from, to)).unwrap_err();

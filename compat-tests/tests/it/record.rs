@@ -211,7 +211,7 @@ fn the_list_of_patterns_knows_every_transcript_and_nothing_else() {
 
 #[test]
 fn a_new_pattern_is_found_with_its_line() {
-    let text = "# subject: etcd\n# client: etcdctl 9\n# scenario: kv\n# server: x\n# prefix: p\n\
+    let text = "# subject: etcd\n# client: etcdctl 9\n# scenario: kv\n# server: x\n# prefix: p\n# replay: yes\n\
         1 > open\n1.1 > call {method: \"/etcdserverpb.KV/Range\"}\n1.1 > Range {key: \"${prefix}/\", range_end: \"${prefix}0\", limit: 1}\n";
     let transcript = Transcript::parse(text).unwrap();
     let seen = patterns(&transcript);
@@ -227,7 +227,7 @@ fn a_new_pattern_is_found_with_its_line() {
     assert_eq!(new.len(), 1);
     assert_eq!(
         new[0].to_string(),
-        "etcdctl 9 in kv, line 8: etcd Range prefix limit=1 serializable (not seen before)"
+        "etcdctl 9 in kv, line 9: etcd Range prefix limit=1 serializable (not seen before)"
     );
     // Known of another client is not known of this one.
     let other = Transcript::parse(&text.replace("etcdctl 9", "jetcd 1")).unwrap();

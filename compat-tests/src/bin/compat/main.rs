@@ -6,6 +6,7 @@
 
 mod differential;
 mod play;
+mod transcripts;
 
 use std::fs;
 use std::path::Path;
@@ -43,6 +44,8 @@ enum Command {
     Replay(differential::Replay),
     /// Write what may differ into docs/divergences.md
     Divergences,
+    /// Record what clients and servers say, send it again, and check it for calls that are not known
+    Transcripts(transcripts::Transcripts),
     /// Write docs/compatibility.md from the results so far
     Report,
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Diff(search) => search.run(),
         Command::Replay(replay) => replay.run(),
         Command::Divergences => differential::write_divergences().map(|()| true),
+        Command::Transcripts(transcripts) => transcripts.run(),
         Command::Report => write_report().map(|()| true),
     };
     match done {

@@ -210,6 +210,7 @@ fn act(
         runs,
         jobs: selection.jobs,
         versions,
+        nonce: None,
         progress: &progress,
     };
     run::play(work, target, &bill)

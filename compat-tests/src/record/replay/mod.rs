@@ -95,6 +95,7 @@ pub fn replay_with(transcript: &Transcript, address: &str, options: Options<'_>)
         arrivals,
         lanes: BTreeMap::new(),
         ended: BTreeSet::new(),
+        last: None,
         report: Report::default(),
     };
     player.play(transcript, options.fault)?;
@@ -151,6 +152,8 @@ struct Player<'a> {
     arrivals: Receiver<Arrival>,
     lanes: BTreeMap<Lane, Heard>,
     ended: BTreeSet<u32>,
+    /// The last message of a client, with its connection and stream.
+    last: Option<(usize, (u32, u32))>,
     report: Report,
 }
 
@@ -160,6 +163,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const IMPATIENCE: Duration = Duration::from_millis(300);
 /// How long to hold back a request so that concurrent ones are served in the recorded order.
 const HOLD: Duration = Duration::from_secs(2);
+/// How long a request of another connection or stream gets to be served first, as it was sent first.
+const WAY: Duration = Duration::from_millis(30);
 /// How long to wait at the end for what should not come.
 const GRACE: Duration = Duration::from_millis(300);
 /// Beyond so many differences a transcript tells nothing more.
@@ -179,8 +184,8 @@ impl Player<'_> {
                 return Ok(());
             }
             match entry {
-                Entry::Pause { seconds, alive } => {
-                    pause = Some((Duration::from_secs(*seconds), alive));
+                Entry::Pause { tenths, alive } => {
+                    pause = Some((Duration::from_millis(tenths * 100), alive));
                 }
                 Entry::Note(note) => {
                     if note.starts_with("do ") {
@@ -199,6 +204,7 @@ impl Player<'_> {
                         self.rest(length, alive);
                     }
                     self.hold(&order, index, &outstanding);
+                    self.give_way(&order, index, line);
                     outstanding.retain(|earlier| order.is_due(*earlier, index));
                     outstanding.push(index);
                     self.say(transcript, &order, index, number, line)?;
@@ -256,6 +262,31 @@ impl Player<'_> {
                 }
                 self.receive(left);
             }
+        }
+    }
+
+    /// Waits a moment when the last request was another connection's and is not answered: servers take requests of
+    /// several connections in any order, and the recorded one is that in which they were sent.
+    fn give_way(&mut self, order: &Order, index: usize, line: &Line) {
+        if matches!(
+            line.kind.as_str(),
+            "open" | "close" | "reset" | "call" | "end"
+        ) {
+            return;
+        }
+        let place = (line.connection, line.stream);
+        let Some((earlier, other)) = self.last.replace((index, place)) else {
+            return;
+        };
+        if other == place {
+            return;
+        }
+        let answered_after = match (order.answers.get(&earlier), order.answers.get(&index)) {
+            (Some(answer), Some(own)) => answer.at > own.at,
+            _ => false,
+        };
+        if !answered_after {
+            self.collect(WAY);
         }
     }
 
