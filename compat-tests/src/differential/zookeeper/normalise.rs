@@ -6,7 +6,7 @@
 //!   and a difference does not shift everything behind it.
 //! * The header of a read shows the last write at or before it, without saying whether something unnamed came
 //!   between: what else counts up (a session, a refused request) is the server's business.
-//! * A write that is refused for its form (MarshallingError, BadArguments) names nothing: some servers count it.
+//! * A write that cannot be read (MarshallingError) names nothing: some of them are counted.
 //! * The writes of a round have one name: nobody can say which of them came first.
 //! * With `set zxids stats` only the order of those of one Stat is told.
 //! * Events of a session's end come in no order that anybody promised: they are sorted.

@@ -206,8 +206,8 @@ impl<'a> Stage<'a> {
                         }
                         None => (text, 0),
                     };
-                    // Whether such a request takes a number is the server's business: -5 and -8.
-                    let is_refused_for_its_form = matches!(reply.error, -5 | -8);
+                    // Some that cannot be read take a number and some do not.
+                    let cannot_be_read = reply.error == -5;
                     self.note(
                         client,
                         &text,
@@ -215,7 +215,7 @@ impl<'a> Stage<'a> {
                             reply,
                             // Nothing with this number was asked.
                             stray: at.is_none(),
-                            write: is_write(op) && !is_refused_for_its_form,
+                            write: is_write(op) && !cannot_be_read,
                         },
                     );
                     if at.is_none() {

@@ -15,16 +15,6 @@ pub const ALLOWED: &[Allowed] = &[
         rules: &[Rule::result("deleteContainer *", "*", "BadArguments*")],
     },
     Allowed {
-        id: "zk-multi-read-body",
-        subject: "zookeeper",
-        place: "a multiRead with a write in it",
-        real: "MarshallingError with the end of a list behind the header",
-        causeway: "MarshallingError with nothing behind the header",
-        reason: "no reply with an error has a body, and no client reads one",
-        scripts: &["multi-read-of-a-write.script"],
-        rules: &[Rule::fields("multiRead *", &["body"])],
-    },
-    Allowed {
         id: "zk-merge-zxid-of-the-future",
         subject: "zookeeper",
         place: "connect with a larger zxid than the server's, after the take-over with a legacy store",
@@ -52,61 +42,6 @@ pub const ALLOWED: &[Allowed] = &[
 
 /// Found, and to be mended.
 pub const KNOWN: &[Known] = &[
-    Known {
-        id: "zk-multi-create2",
-        subject: "zookeeper",
-        scripts: &[
-            "multi-create2.script",
-            "multi-container-without-its-flag.script",
-        ],
-        reason: "create2 (and createContainer, createTTL without their flags) in a multi answers as create: no Stat",
-        rules: &[Rule::harmless(
-            "multi *create*",
-            "ok *create2:ok*",
-            "ok *create:ok*",
-        )],
-    },
-    Known {
-        id: "zk-multi-ephemeral-ttl",
-        subject: "zookeeper",
-        scripts: &["multi-ephemeral-ttl.script"],
-        reason: "createTTL with the flags of an ephemeral node in a multi answers as create2, not as create",
-        rules: &[Rule::harmless(
-            "multi *createTTL *",
-            "ok *create:ok*",
-            "ok *create2:ok*",
-        )],
-    },
-    Known {
-        id: "zk-ttl-mode",
-        subject: "zookeeper",
-        scripts: &[
-            "ttl-without-its-mode.script",
-            "ttl-without-its-mode-on-a-node.script",
-        ],
-        reason: "createTTL with a mode that has no TTL is carried out instead of refused (BadArguments)",
-        rules: &[
-            Rule::result("createTTL * flags=0 *", "BadArguments *", "*"),
-            Rule::result("createTTL * flags=1 *", "BadArguments *", "*"),
-        ],
-    },
-    Known {
-        id: "zk-multi-malformed",
-        subject: "zookeeper",
-        scripts: &[
-            "multi-with-a-null-acl.script",
-            "multi-with-a-mode-that-needs-a-ttl.script",
-        ],
-        reason: "a multi with a null ACL or a mode that does not exist fails at that operation, not as a whole (MarshallingError)",
-        rules: &[Rule::result("multi *", "MarshallingError *", "ok *error:*")],
-    },
-    Known {
-        id: "zk-multi-read-watch",
-        subject: "zookeeper",
-        scripts: &["multi-read-watch.script", "multi-read-watch-removed.script"],
-        reason: "the watch flag in a multiRead arms a watch; a real server ignores it there",
-        rules: &[],
-    },
     Known {
         id: "zk-merge-event-zxid",
         subject: "zookeeper",

@@ -6,7 +6,6 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::zk::connect::ConnectResponse;
 use crate::zk::error_code::ErrorCode;
-use crate::zk::multi::MultiOp;
 use crate::zk::op_code::{OpCode, xid};
 use crate::zk::record::{Record, wire_length};
 use crate::zk::reply::ReplyHeader;
@@ -61,17 +60,6 @@ impl Watches {
             Request::AddWatch(add) if add.mode == 0 => Watches::Path(add.path.clone()),
             Request::AddWatch(add) => Watches::Subtree(add.path.clone()),
             Request::SetWatches(_) | Request::SetWatches2(_) => Watches::Many,
-            Request::MultiRead(multi) => {
-                let watching = |op: &MultiOp| match op {
-                    MultiOp::GetData(read) | MultiOp::GetChildren(read) => read.watch,
-                    _ => false,
-                };
-                if multi.ops.iter().any(watching) {
-                    Watches::Many
-                } else {
-                    Watches::None
-                }
-            }
             _ => Watches::None,
         }
     }

@@ -98,7 +98,7 @@ impl Record for MultiRequest {
 }
 
 macro_rules! multi_ops {
-    ($($(#[$meta:meta])* $name:ident($record:ty),)+) => {
+    ($($(#[$meta:meta])* $name:ident($record:ty) by $read:path,)+) => {
         /// One operation of a multi.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum MultiOp {
@@ -115,7 +115,7 @@ macro_rules! multi_ops {
 
             fn read(op: i32, reader: &mut Reader) -> Result<Self, RecordError> {
                 match OpCode::try_from(op) {
-                    $(Ok(OpCode::$name) => Ok(MultiOp::$name(<$record>::read(reader)?)),)+
+                    $(Ok(OpCode::$name) => Ok(MultiOp::$name($read(reader)?)),)+
                     _ => Err(RecordError::BadMultiOp(op)),
                 }
             }
@@ -131,23 +131,44 @@ macro_rules! multi_ops {
 
 multi_ops! {
     /// Create a node.
-    Create(CreateRequest),
+    Create(CreateRequest) by read_create,
     /// Create a node, Stat in the result.
-    Create2(CreateRequest),
-    /// Create a container, Stat in the result.
-    CreateContainer(CreateRequest),
-    /// Create a node with a time to live, Stat in the result.
-    CreateTtl(CreateTtlRequest),
+    Create2(CreateRequest) by read_create,
+    /// Create a container, Stat in the result; so does a create with the flags of a container.
+    CreateContainer(CreateRequest) by read_create,
+    /// Create a node with a time to live, Stat in the result. With flags that have none it is a create.
+    CreateTtl(CreateTtlRequest) by Record::read,
     /// Delete a node.
-    Delete(DeleteRequest),
+    Delete(DeleteRequest) by Record::read,
     /// Replace the data.
-    SetData(SetDataRequest),
+    SetData(SetDataRequest) by Record::read,
     /// Fail all unless the version matches.
-    Check(CheckVersionRequest),
-    /// Data and Stat; multiRead only.
-    GetData(ReadRequest),
-    /// Names of the children; multiRead only.
-    GetChildren(ReadRequest),
+    Check(CheckVersionRequest) by Record::read,
+    /// Data and Stat; multiRead only. Its watch is not set (ZooKeeper: `Op.GetData` has none).
+    GetData(ReadRequest) by Record::read,
+    /// Names of the children; multiRead only. Its watch is not set (ZooKeeper: `Op.GetChildren` has none).
+    GetChildren(ReadRequest) by Record::read,
+}
+
+/// A create whose kind of node cannot be told, or whose ACL is null, makes the whole multi unreadable (ZooKeeper:
+/// `MultiOperationRecord.deserialize` builds `CreateOptions`, which has no time to live and wants a list).
+fn read_create(reader: &mut Reader) -> Result<CreateRequest, RecordError> {
+    let path = Record::read(reader)?;
+    let data = Record::read(reader)?;
+    if reader.clone().i32()? == -1 {
+        return Err(RecordError::NullAcl);
+    }
+    let acl = Record::read(reader)?;
+    let flags = Record::read(reader)?;
+    if !(0..=4).contains(&flags) {
+        return Err(RecordError::BadCreateFlags(flags));
+    }
+    Ok(CreateRequest {
+        path,
+        data,
+        acl,
+        flags,
+    })
 }
 
 impl MultiOp {
@@ -201,6 +222,13 @@ pub enum MultiResult {
     /// A slot of a failed multi, or a failed read of a multiRead. A plain number, so that codes of other servers
     /// pass through.
     Error(i32),
+}
+
+impl MultiResult {
+    /// A read that failed.
+    pub fn failed(code: ErrorCode) -> Self {
+        MultiResult::Error(code.number())
+    }
 }
 
 impl Record for MultiResponse {
@@ -370,6 +398,15 @@ mod tests {
         for op in [3, 9, 12, 14, 22, 9999, -11] {
             let header = [&i32::to_be_bytes(op)[..], &[0, 0xff, 0xff, 0xff, 0xff]].concat();
             check(header, RecordError::BadMultiOp(op));
+        }
+        let create = |acl: &[u8], flags: i32| {
+            let header = [0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff];
+            let path_and_data = [0, 0, 0, 1, b'/', 0xff, 0xff, 0xff, 0xff];
+            [&header[..], &path_and_data, acl, &flags.to_be_bytes()].concat()
+        };
+        check(create(&[0xff; 4], 0), RecordError::NullAcl);
+        for flags in [-1, 5, 6, 7] {
+            check(create(&[0; 4], flags), RecordError::BadCreateFlags(flags));
         }
         let many = MultiRequest {
             ops: vec![delete(""); MAX_MULTI_OPS + 1],

@@ -26,6 +26,12 @@ pub enum RecordError {
     /// A multi holds an operation that ZooKeeper does not take inside a multi.
     #[error("operation {0} is not allowed inside a multi")]
     BadMultiOp(i32),
+    /// A create inside a multi has no ACL at all.
+    #[error("a create inside a multi has a null ACL")]
+    NullAcl,
+    /// A create inside a multi is of no kind that it can make without a time to live.
+    #[error("no kind of node for flags {0} inside a multi")]
+    BadCreateFlags(i32),
     /// A multi holds more operations than [`crate::zk::multi::MAX_MULTI_OPS`].
     #[error("more than {0} operations in a multi")]
     TooManyMultiOps(usize),
@@ -210,7 +216,7 @@ impl Record for String {
     }
 }
 
-/// Null reads as empty: ZooKeeper treats a null ACL list and an empty one alike.
+/// Null reads as empty: ZooKeeper treats a null ACL list and an empty one alike, but inside a multi.
 impl<T: Record> Record for Vec<T> {
     const MIN_LEN: usize = 4;
 

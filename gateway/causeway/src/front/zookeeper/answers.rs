@@ -249,10 +249,12 @@ fn makes_ephemeral(request: &Request, reply: Option<&Reply>) -> bool {
         Request::Multi(multi) => {
             let refused = matches!(reply, Some(Reply::Multi(r)) if r.results.iter().any(|r| matches!(r, MultiResult::Error(_))));
             !refused
-                && multi
-                    .ops
-                    .iter()
-                    .any(|op| matches!(op, MultiOp::Create(c) | MultiOp::Create2(c) if ephemeral(c.flags)))
+                && multi.ops.iter().any(|op| match op {
+                    MultiOp::Create(c) | MultiOp::Create2(c) => ephemeral(c.flags),
+                    // With such flags it is a create.
+                    MultiOp::CreateTtl(c) => ephemeral(c.flags),
+                    _ => false,
+                })
         }
         _ => false,
     }

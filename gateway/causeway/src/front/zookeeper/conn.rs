@@ -9,8 +9,10 @@ use causeway_engine::route::Mode;
 use causeway_engine::session::ConnId;
 use causeway_engine::znode_tree::AuthId;
 use causeway_registry::{LeaseId, StoreKind};
+use causeway_wire::zk::record::RecordError;
 use causeway_wire::zk::{
-    ConnectRequest, ConnectResponse, Connection, ErrorCode, Request, RequestHeader, SlotId, Watches,
+    ConnectRequest, ConnectResponse, Connection, ErrorCode, OpCode, Request, RequestHeader, SlotId,
+    Watches,
 };
 use futures::FutureExt;
 use tokio::net::TcpStream;
@@ -272,7 +274,12 @@ impl Client {
             // ZooKeeper: a known operation with wrong bytes fails, and the connection goes on.
             Err(error) => {
                 tracing::debug!(peer = self.peer, op = header.op, %error, "a request cannot be decoded");
-                self.answer(slot, Err(ErrorCode::MarshallingError));
+                // ZooKeeper: only a multi has taken its number by then (`PrepRequestProcessor.pRequestHelper`).
+                if header.op == OpCode::Multi as i32 && error != RecordError::NullAcl {
+                    local::refuse(self, slot, ErrorCode::MarshallingError);
+                } else {
+                    self.answer(slot, Err(ErrorCode::MarshallingError));
+                }
                 Ok(())
             }
         }

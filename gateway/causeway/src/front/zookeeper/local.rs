@@ -2,8 +2,9 @@
 
 use causeway_engine::core::{Command, Core};
 use causeway_engine::watch::{WatchTable, WatcherId};
-use causeway_engine::znode_tree::{AuthId, TreeError};
+use causeway_engine::znode_tree::{AuthId, TreeCommand, TreeError};
 use causeway_wire::zk::multi::MultiKind;
+use causeway_wire::zk::record::Record;
 use causeway_wire::zk::reply::{
     ClientInfo, ErrorResponse, GetAclResponse, GetAllChildrenNumberResponse, GetChildren2Response,
     GetChildrenResponse, GetDataResponse, GetEphemeralsResponse, SaslResponse, StatResponse,
@@ -39,7 +40,6 @@ pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Resu
         | Request::GetAcl(_)
         | Request::GetChildren(_)
         | Request::GetChildren2(_)
-        | Request::MultiRead(_)
         | Request::Sync(_)
         | Request::Ping
         | Request::GetEphemerals(_)
@@ -48,13 +48,17 @@ pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Resu
         | Request::RemoveWatches(_)
         | Request::AddWatch(_)
         | Request::WhoAmI => read(client, slot, &request)?,
+        Request::MultiRead(multi) if multi.kind() == MultiKind::Write => {
+            refuse_multi_read(client, slot)
+        }
+        Request::MultiRead(_) => read(client, slot, &request)?,
         Request::SetWatches(w) => set_watches(client, slot, &all_lists(w))?,
         Request::SetWatches2(w) => set_watches(client, slot, w)?,
         Request::Auth(auth) => add_auth(client, slot, auth),
         Request::CloseSession => close_session(client, slot),
         // ZooKeeper takes the bytes as they are for the path, so that a client's record never is one.
-        Request::DeleteContainer(_) => client.answer(slot, Err(ErrorCode::BadArguments)),
-        Request::Reconfig(_) => client.answer(slot, Err(ErrorCode::ReconfigDisabled)),
+        Request::DeleteContainer(_) => refuse(client, slot, ErrorCode::BadArguments),
+        Request::Reconfig(_) => refuse(client, slot, ErrorCode::ReconfigDisabled),
         // ZooKeeper without SASL: no token, which no mechanism takes for a success.
         Request::Sasl(_) => {
             client
@@ -75,7 +79,7 @@ pub(super) fn write(client: &mut Client, slot: SlotId, request: &Request) {
     let write = match translate::write(request, client.session, &client.auth) {
         Ok(Some(write)) => write,
         Ok(None) => return client.answer(slot, Err(ErrorCode::SystemError)),
-        Err(answer) => return client.answer(slot, answer),
+        Err(code) => return refuse(client, slot, code),
     };
     let command = Command::Tree {
         peer: client.peer.clone(),
@@ -85,6 +89,21 @@ pub(super) fn write(client: &mut Client, slot: SlotId, request: &Request) {
     apply(client, slot, command, |reply| {
         translate::written(&write.shape, reply)
     });
+}
+
+/// Refuses a write that is not for the tree to judge. ZooKeeper: it takes a number as well
+/// (`PrepRequestProcessor.pRequestHelper`), so here it is one that does nothing.
+pub(super) fn refuse(client: &mut Client, slot: SlotId, code: ErrorCode) {
+    let command = Command::Tree {
+        peer: client.peer.clone(),
+        session: client.session,
+        op: TreeCommand::Multi {
+            ops: Vec::new(),
+            session: client.session,
+            auth: Vec::new(),
+        },
+    };
+    apply(client, slot, command, |_| Err(code));
 }
 
 /// Applies a command and queues what `answer` makes of its reply.
@@ -119,6 +138,18 @@ fn read(client: &mut Client, slot: SlotId, request: &Request) -> Result<(), Ende
     });
     replies.depends_on(after);
     outcome
+}
+
+/// ZooKeeper: a multiRead of writes fails at the first of them, with the list of results begun already
+/// (`FinalRequestProcessor`, multiRead): the only refusal with a body.
+fn refuse_multi_read(client: &mut Client, slot: SlotId) {
+    let replies = &mut client.replies;
+    let ((), after) = client.front.gateway.with(|core| {
+        replies.drain();
+        let (err, none) = (ErrorCode::MarshallingError, MultiResponse::default());
+        replies.fill_raw(slot, core.last_zxid(), err.number(), none.encode());
+    });
+    replies.depends_on(after);
 }
 
 /// Who reads.
@@ -165,7 +196,7 @@ impl Reader<'_> {
                     })
                 })
                 .map_err(error_code),
-            Request::MultiRead(multi) => return self.multi_read(core, multi),
+            Request::MultiRead(multi) => self.multi_read(core, multi),
             // ZooKeeper: the path need not exist (FinalRequestProcessor, sync).
             Request::Sync(r) => Ok(Reply::Sync(SyncResponse {
                 path: r.path.clone(),
@@ -266,34 +297,19 @@ impl Reader<'_> {
         })
     }
 
-    /// ZooKeeper: each read stands for itself (FinalRequestProcessor, multiRead).
-    fn multi_read(&self, core: &mut Core, multi: &MultiRequest) -> Result<Answer, Ended> {
-        if matches!(multi.kind(), MultiKind::Write | MultiKind::Mixed) {
-            return Ok(Err(ErrorCode::MarshallingError));
-        }
-        let mut results = Vec::with_capacity(multi.ops.len());
-        for op in &multi.ops {
-            results.push(match op {
-                MultiOp::GetData(r) => {
-                    let found = self.get_data(core, &r.path);
-                    self.watch_if(core, r, found.is_ok(), WatchTable::add_data)?;
-                    found.map_or_else(
-                        |code| MultiResult::Error(code.number()),
-                        MultiResult::GetData,
-                    )
-                }
-                MultiOp::GetChildren(r) => {
-                    let found = self.get_children(core, &r.path);
-                    self.watch_if(core, r, found.is_ok(), WatchTable::add_child)?;
-                    found.map_or_else(
-                        |code| MultiResult::Error(code.number()),
-                        MultiResult::GetChildren,
-                    )
-                }
-                _ => MultiResult::Error(ErrorCode::MarshallingError.number()),
-            });
-        }
-        Ok(Ok(Reply::Multi(MultiResponse { results })))
+    /// ZooKeeper: each read stands for itself, and none sets a watch (`FinalRequestProcessor`, multiRead; `Op.getData`).
+    fn multi_read(&self, core: &Core, multi: &MultiRequest) -> Answer {
+        let read = |op: &MultiOp| match op {
+            MultiOp::GetData(r) => Ok(self
+                .get_data(core, &r.path)
+                .map_or_else(MultiResult::failed, MultiResult::GetData)),
+            MultiOp::GetChildren(r) => Ok(self
+                .get_children(core, &r.path)
+                .map_or_else(MultiResult::failed, MultiResult::GetChildren)),
+            _ => Err(ErrorCode::MarshallingError),
+        };
+        let results = multi.ops.iter().map(read).collect::<Result<_, _>>()?;
+        Ok(Reply::Multi(MultiResponse { results }))
     }
 
     fn watch_if(

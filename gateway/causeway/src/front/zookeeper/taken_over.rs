@@ -7,6 +7,7 @@ use causeway_engine::path::{self, Protocol};
 use causeway_engine::route::{self, Kind, Mode, Plan, Touches};
 use causeway_engine::znode_tree::{self as tree, AuthId, CreateMode, TreeCommand, perms};
 use causeway_registry::{RecordKey, StoreKind};
+use causeway_wire::zk::multi::MultiKind;
 use causeway_wire::zk::request::{
     AddWatchRequest, PathRequest, ReadRequest, SetWatches2Request, SetWatchesRequest,
     WatchesRequest,
@@ -256,9 +257,10 @@ fn record(
     let write = match translate::write(&request, client.session, &client.auth) {
         Ok(Some(write)) => write,
         refused => {
-            client.answer(
+            local::refuse(
+                client,
                 slot,
-                refused.map_or_else(|answer| answer, |_| Err(ErrorCode::SystemError)),
+                refused.err().unwrap_or(ErrorCode::SystemError),
             );
             return Ok(());
         }
@@ -352,27 +354,11 @@ fn multi_read(
     multi: &MultiRequest,
 ) -> Result<(), Ended> {
     let request = Request::MultiRead(multi.clone());
-    if multi
-        .ops
-        .iter()
-        .all(|op| class(layouts, translate::multi_path(op)) == Class::Owned)
-    {
+    let owned = |op| class(layouts, translate::multi_path(op)) == Class::Owned;
+    if multi.kind() == MultiKind::Write || multi.ops.iter().all(owned) {
         return local::serve(client, slot, request);
     }
-    let mut outward = multi.clone();
-    for op in &mut outward.ops {
-        if let MultiOp::GetData(r) | MultiOp::GetChildren(r) = op {
-            // The ensemble's copies of registrations are not what the client watches.
-            r.watch &= class(layouts, &r.path) != Class::Owned;
-        }
-    }
-    ask(
-        client,
-        slot,
-        Request::MultiRead(outward),
-        request,
-        Then::MultiRead,
-    )
+    ask(client, slot, request.clone(), request, Then::MultiRead)
 }
 
 /// Each watch goes where its path is; on a directory of both, to both.

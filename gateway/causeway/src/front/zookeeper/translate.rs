@@ -6,10 +6,9 @@ use causeway_engine::watch::{EventKind, WatchEvent, WatchKind};
 use causeway_engine::znode_tree::{
     self as tree, AuthId, CreateMode, OpResult, TreeCommand, TreeError, TreeReply,
 };
-use causeway_wire::zk::multi::MultiKind;
 use causeway_wire::zk::record::Record;
 use causeway_wire::zk::reply::{Create2Response, CreateResponse, StatResponse};
-use causeway_wire::zk::request::{Acl, AuthRequest, CreateRequest};
+use causeway_wire::zk::request::{Acl, AuthRequest};
 use causeway_wire::zk::{
     ErrorCode, EventType, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, Stat,
     WatcherEvent,
@@ -40,41 +39,40 @@ pub(super) enum Shape {
     Multi(Vec<Shape>),
 }
 
-/// The write that a request asks for; `None` when it is not a write. `Err` is the answer to one that cannot be.
+/// The write that a request asks for; `None` when it is not a write. `Err` is the answer to one that cannot be
+/// read; what can be read and not be done is for the tree to refuse, in its turn and with a number of its own.
 pub(super) fn write(
     request: &Request,
     session: i64,
     auth: &[AuthId],
-) -> Result<Option<Write>, Answer> {
+) -> Result<Option<Write>, ErrorCode> {
     let auth = || auth.to_vec();
-    let create = |create: &CreateRequest,
-                  mode: Result<CreateMode, ErrorCode>|
-     -> Result<TreeCommand, Answer> {
-        Ok(TreeCommand::Create {
-            path: create.path.clone(),
-            data: create.data.clone(),
-            acl: acls(&create.acl),
-            mode: mode.map_err(Err)?,
+    let create =
+        |path: &str, data: &Option<Bytes>, acl: &[Acl], mode: CreateMode| TreeCommand::Create {
+            path: path.to_owned(),
+            data: data.clone(),
+            acl: acls(acl),
+            mode,
             session,
             auth: auth(),
-        })
-    };
+        };
     let (op, shape) = match request {
-        Request::Create(c) => (create(c, create_mode(c.flags, None))?, Shape::Path),
-        Request::Create2(c) => (create(c, create_mode(c.flags, None))?, Shape::PathAndStat),
-        Request::CreateContainer(c) => (create(c, container_mode(c.flags))?, Shape::PathAndStat),
-        Request::CreateTtl(c) => {
-            let plain = CreateRequest {
-                path: c.path.clone(),
-                data: c.data.clone(),
-                acl: c.acl.clone(),
-                flags: c.flags,
-            };
-            (
-                create(&plain, create_mode(c.flags, Some(c.ttl)))?,
-                Shape::PathAndStat,
-            )
-        }
+        Request::Create(c) => (
+            create(&c.path, &c.data, &c.acl, create_mode(c.flags)),
+            Shape::Path,
+        ),
+        Request::Create2(c) => (
+            create(&c.path, &c.data, &c.acl, create_mode(c.flags)),
+            Shape::PathAndStat,
+        ),
+        Request::CreateContainer(c) => (
+            create(&c.path, &c.data, &c.acl, container_mode(c.flags)),
+            Shape::PathAndStat,
+        ),
+        Request::CreateTtl(c) => (
+            create(&c.path, &c.data, &c.acl, ttl_mode(c.flags, c.ttl)),
+            Shape::PathAndStat,
+        ),
         Request::Delete(d) => (
             TreeCommand::Delete {
                 path: d.path.clone(),
@@ -117,23 +115,12 @@ pub(super) fn write(
     Ok(Some(Write { op, shape }))
 }
 
-fn multi_ops(multi: &MultiRequest) -> Result<(Vec<tree::MultiOp>, Vec<Shape>), Answer> {
-    // ZooKeeper: reads do not belong into a multi, and nothing of it is applied (MultiOperationRecord).
-    if matches!(multi.kind(), MultiKind::Read | MultiKind::Mixed) {
-        return Err(Err(ErrorCode::MarshallingError));
-    }
-    let count = multi.ops.len();
-    let mut ops = Vec::with_capacity(count);
-    let mut shapes = Vec::with_capacity(count);
-    for (at, op) in multi.ops.iter().enumerate() {
-        let failed = |code| Ok(Reply::Multi(MultiResponse::failure(count, at, code)));
-        let (op, shape) = multi_op(op).map_err(failed)?;
-        ops.push(op);
-        shapes.push(shape);
-    }
-    Ok((ops, shapes))
+fn multi_ops(multi: &MultiRequest) -> Result<(Vec<tree::MultiOp>, Vec<Shape>), ErrorCode> {
+    multi.ops.iter().map(multi_op).collect()
 }
 
+/// ZooKeeper: `Op.create` tells the operation from the number in front of it and from its flags, and
+/// `FinalRequestProcessor` the form of the result from that.
 fn multi_op(op: &MultiOp) -> Result<(tree::MultiOp, Shape), ErrorCode> {
     let create =
         |path: &str, data: &Option<Bytes>, acl: &[Acl], mode: CreateMode| tree::MultiOp::Create {
@@ -143,21 +130,37 @@ fn multi_op(op: &MultiOp) -> Result<(tree::MultiOp, Shape), ErrorCode> {
             mode,
         };
     Ok(match op {
-        // ZooKeeper: inside a multi the flags alone tell what is made, and only a container's result has a Stat
-        // (`MultiOperationRecord.deserialize`; observed on 3.8).
-        MultiOp::Create(c) | MultiOp::Create2(c) | MultiOp::CreateContainer(c) => {
-            let mode = create_mode(c.flags, None)?;
-            let shape = if mode == CreateMode::Container {
-                Shape::PathAndStat
-            } else {
-                Shape::Path
-            };
-            (create(&c.path, &c.data, &c.acl, mode), shape)
-        }
-        MultiOp::CreateTtl(c) => (
-            create(&c.path, &c.data, &c.acl, create_mode(c.flags, Some(c.ttl))?),
+        MultiOp::CreateContainer(c) => (
+            create(&c.path, &c.data, &c.acl, container_mode(c.flags)),
             Shape::PathAndStat,
         ),
+        MultiOp::Create(c) | MultiOp::Create2(c) if c.flags == CONTAINER => (
+            create(&c.path, &c.data, &c.acl, container_mode(c.flags)),
+            Shape::PathAndStat,
+        ),
+        MultiOp::Create(c) => (
+            create(&c.path, &c.data, &c.acl, create_mode(c.flags)),
+            Shape::Path,
+        ),
+        MultiOp::Create2(c) => (
+            create(&c.path, &c.data, &c.acl, create_mode(c.flags)),
+            Shape::PathAndStat,
+        ),
+        // Without a time to live it is what its flags say, and the time is not looked at.
+        MultiOp::CreateTtl(c) => match c.flags {
+            5 | 6 => (
+                create(&c.path, &c.data, &c.acl, ttl_mode(c.flags, c.ttl)),
+                Shape::PathAndStat,
+            ),
+            CONTAINER => (
+                create(&c.path, &c.data, &c.acl, container_mode(c.flags)),
+                Shape::PathAndStat,
+            ),
+            _ => (
+                create(&c.path, &c.data, &c.acl, create_mode(c.flags)),
+                Shape::Path,
+            ),
+        },
         MultiOp::Delete(d) => (
             tree::MultiOp::Delete {
                 path: d.path.clone(),
@@ -180,32 +183,45 @@ fn multi_op(op: &MultiOp) -> Result<(tree::MultiOp, Shape), ErrorCode> {
             },
             Shape::Nothing,
         ),
+        // ZooKeeper: reads do not belong into a multi, and nothing of it is applied (MultiOperationRecord).
         MultiOp::GetData(_) | MultiOp::GetChildren(_) => return Err(ErrorCode::MarshallingError),
     })
 }
 
-/// ZooKeeper: `CreateMode.fromFlag` and `EphemeralType.validateTTL`.
-fn create_mode(flags: i32, ttl_ms: Option<i64>) -> Result<CreateMode, ErrorCode> {
-    Ok(match (flags, ttl_ms) {
-        (0, _) => CreateMode::Persistent,
-        (1, _) => CreateMode::Ephemeral,
-        (2, _) => CreateMode::PersistentSequential,
-        (3, _) => CreateMode::EphemeralSequential,
-        (4, _) => CreateMode::Container,
-        (5, Some(ttl_ms)) => CreateMode::PersistentTtl { ttl_ms },
-        (6, Some(ttl_ms)) => CreateMode::PersistentSequentialTtl { ttl_ms },
-        _ => return Err(ErrorCode::BadArguments),
-    })
+/// Flags of a container.
+const CONTAINER: i32 = 4;
+
+/// No mode at all: the tree refuses it before anything else, as ZooKeeper does flags that it does not know or that
+/// do not go with a time to live or the want of one (`CreateMode.fromFlag`, `EphemeralType.validateTTL`).
+const NO_MODE: CreateMode = CreateMode::PersistentTtl { ttl_ms: 0 };
+
+/// ZooKeeper: only createContainer makes a container; to create and create2 the flags of one mean a persistent node
+/// (`PrepRequestProcessor.pRequest2TxnCreate`).
+fn create_mode(flags: i32) -> CreateMode {
+    match flags {
+        0 | CONTAINER => CreateMode::Persistent,
+        1 => CreateMode::Ephemeral,
+        2 => CreateMode::PersistentSequential,
+        3 => CreateMode::EphemeralSequential,
+        _ => NO_MODE,
+    }
 }
 
 /// ZooKeeper: createContainer makes a container whatever its flags say, but for a sequential name
 /// (`PrepRequestProcessor.pRequest2TxnCreate`). Containers with one are kept as persistent nodes here.
-fn container_mode(flags: i32) -> Result<CreateMode, ErrorCode> {
-    match create_mode(flags, None)? {
-        CreateMode::PersistentSequential | CreateMode::EphemeralSequential => {
-            Ok(CreateMode::PersistentSequential)
-        }
-        _ => Ok(CreateMode::Container),
+fn container_mode(flags: i32) -> CreateMode {
+    match flags {
+        0 | 1 | CONTAINER => CreateMode::Container,
+        2 | 3 => CreateMode::PersistentSequential,
+        _ => NO_MODE,
+    }
+}
+
+fn ttl_mode(flags: i32, ttl_ms: i64) -> CreateMode {
+    match flags {
+        5 => CreateMode::PersistentTtl { ttl_ms },
+        6 => CreateMode::PersistentSequentialTtl { ttl_ms },
+        _ => NO_MODE,
     }
 }
 

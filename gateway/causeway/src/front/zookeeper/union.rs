@@ -261,7 +261,6 @@ pub(super) fn finish_multi_read(
                         _ => continue,
                     };
                     let answer = seen.answer(core, &list, theirs, None, |_, _| {});
-                    seen.arm(core, reader.watcher, r, &list, &answer);
                     *result = match answer {
                         Ok(Reply::GetChildren(r)) => MultiResult::GetChildren(r),
                         Ok(_) => continue,

@@ -1,6 +1,7 @@
 use super::*;
 use crate::zk::connect::ConnectRequest;
 use crate::zk::frame::FrameDecoder;
+use crate::zk::multi::{MultiOp, MultiRequest};
 use crate::zk::op_code::OpCode;
 use crate::zk::request::{AddWatchRequest, ReadRequest, SetWatchesRequest};
 
@@ -345,6 +346,9 @@ fn watches_of_requests() {
         Watches::Many,
     );
     check(Request::Ping, Watches::None);
+    let watching = vec![MultiOp::GetData(read(true))];
+    let multi_read = MultiRequest { ops: watching };
+    check(Request::MultiRead(multi_read), Watches::None);
 }
 
 /// What the random run below did, by request number.

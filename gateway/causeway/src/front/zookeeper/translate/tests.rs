@@ -1,4 +1,4 @@
-use causeway_wire::zk::request::{CreateTtlRequest, DeleteRequest, SetDataRequest};
+use causeway_wire::zk::request::{CreateRequest, CreateTtlRequest, DeleteRequest, SetDataRequest};
 
 use super::*;
 
@@ -25,62 +25,110 @@ fn ttl(flags: i32, ttl: i64) -> CreateTtlRequest {
 
 #[test]
 fn flags_become_modes() {
-    let check = |request: Request, want: Result<(CreateMode, Shape), ErrorCode>| {
-        let got = match write(&request, SESSION, &[]) {
+    let check =
+        |request: Request, mode: CreateMode, shape: Shape| match write(&request, SESSION, &[]) {
             Ok(Some(Write {
-                op: TreeCommand::Create { mode, session, .. },
-                shape,
-            })) => {
-                assert_eq!(session, SESSION);
-                Ok((mode, shape))
-            }
-            Err(Err(code)) => Err(code),
+                op:
+                    TreeCommand::Create {
+                        mode: got, session, ..
+                    },
+                shape: got_shape,
+            })) => assert_eq!(
+                (got, got_shape, session),
+                (mode, shape, SESSION),
+                "{request:?}"
+            ),
             other => panic!("{other:?}"),
         };
-        assert_eq!(got, want, "{request:?}");
-    };
     use CreateMode::*;
-    let modes = [
+    let plain = [
         (0, Persistent),
         (1, Ephemeral),
         (2, PersistentSequential),
         (3, EphemeralSequential),
-        (4, Container),
+        (4, Persistent),
     ];
-    for (flags, mode) in modes {
-        check(Request::Create(create(flags)), Ok((mode, Shape::Path)));
-        check(
-            Request::Create2(create(flags)),
-            Ok((mode, Shape::PathAndStat)),
-        );
-    }
-    for flags in [-1, 5, 6, 7, i32::MAX] {
-        check(Request::Create(create(flags)), Err(ErrorCode::BadArguments));
-        check(
-            Request::Create2(create(flags)),
-            Err(ErrorCode::BadArguments),
-        );
-    }
-    for (flags, mode) in [
+    let container = [
         (0, Container),
         (1, Container),
-        (4, Container),
         (2, PersistentSequential),
         (3, PersistentSequential),
+        (4, Container),
+    ];
+    let none = [-1, 5, 6, 7, i32::MAX].map(|flags| (flags, NO_MODE));
+    for (flags, mode) in plain.into_iter().chain(none) {
+        check(Request::Create(create(flags)), mode, Shape::Path);
+        check(Request::Create2(create(flags)), mode, Shape::PathAndStat);
+    }
+    for (flags, mode) in container.into_iter().chain(none) {
+        let request = Request::CreateContainer(create(flags));
+        check(request, mode, Shape::PathAndStat);
+    }
+    for (flags, mode) in [
+        (5, PersistentTtl { ttl_ms: 9 }),
+        (6, PersistentSequentialTtl { ttl_ms: 9 }),
+        (-1, NO_MODE),
+        (0, NO_MODE),
+        (1, NO_MODE),
+        (2, NO_MODE),
+        (3, NO_MODE),
+        (4, NO_MODE),
+        (7, NO_MODE),
     ] {
-        check(
-            Request::CreateContainer(create(flags)),
-            Ok((mode, Shape::PathAndStat)),
-        );
+        let request = Request::CreateTtl(ttl(flags, 9));
+        check(request, mode, Shape::PathAndStat);
+    }
+}
+
+#[test]
+fn the_tree_refuses_what_is_no_mode_before_all_else() {
+    let mut tree = tree::ZnodeTree::new();
+    let create = Request::CreateTtl(CreateTtlRequest {
+        path: "no path".into(),
+        ..ttl(1, 9)
+    });
+    let Ok(Some(Write { op, .. })) = write(&create, SESSION, &[]) else {
+        panic!("a write");
+    };
+    assert_eq!(tree.apply(&op, 5, 1).result, Err(TreeError::BadArguments));
+    assert_eq!(tree.last_zxid(), 5);
+}
+
+#[test]
+fn the_operation_and_its_flags_tell_the_result_of_a_create_in_a_multi() {
+    use CreateMode::*;
+    let check = |op: MultiOp, mode: CreateMode, shape: Shape| match multi_op(&op) {
+        Ok((tree::MultiOp::Create { mode: got, .. }, got_shape)) => {
+            assert_eq!((got, got_shape), (mode, shape), "{op:?}");
+        }
+        other => panic!("{other:?}"),
+    };
+    for (flags, mode) in [
+        (0, Persistent),
+        (1, Ephemeral),
+        (2, PersistentSequential),
+        (3, EphemeralSequential),
+    ] {
+        check(MultiOp::Create(create(flags)), mode, Shape::Path);
+        check(MultiOp::Create2(create(flags)), mode, Shape::PathAndStat);
+        check(MultiOp::CreateTtl(ttl(flags, 9)), mode, Shape::Path);
+    }
+    for op in [
+        MultiOp::Create(create(4)),
+        MultiOp::Create2(create(4)),
+        MultiOp::CreateContainer(create(0)),
+        MultiOp::CreateContainer(create(1)),
+        MultiOp::CreateContainer(create(4)),
+        MultiOp::CreateTtl(ttl(4, 9)),
+    ] {
+        check(op, Container, Shape::PathAndStat);
     }
     check(
-        Request::CreateTtl(ttl(5, 9)),
-        Ok((PersistentTtl { ttl_ms: 9 }, Shape::PathAndStat)),
+        MultiOp::CreateTtl(ttl(5, 9)),
+        PersistentTtl { ttl_ms: 9 },
+        Shape::PathAndStat,
     );
-    check(
-        Request::CreateTtl(ttl(6, 9)),
-        Ok((PersistentSequentialTtl { ttl_ms: 9 }, Shape::PathAndStat)),
-    );
+    check(MultiOp::CreateTtl(ttl(7, 9)), NO_MODE, Shape::Path);
 }
 
 #[test]
@@ -120,7 +168,7 @@ fn what_protection_keeps_is_not_permitted() {
 }
 
 #[test]
-fn a_multi_is_refused_as_a_whole_or_slot_by_slot() {
+fn a_multi_with_a_read_is_refused_as_a_whole() {
     let delete = || {
         MultiOp::Delete(DeleteRequest {
             path: "/a".into(),
@@ -133,7 +181,7 @@ fn a_multi_is_refused_as_a_whole_or_slot_by_slot() {
             watch: false,
         })
     };
-    let check = |ops: Vec<MultiOp>, want: Result<Vec<Shape>, Answer>| {
+    let check = |ops: Vec<MultiOp>, want: Result<Vec<Shape>, ErrorCode>| {
         let got = match write(
             &Request::Multi(MultiRequest { ops: ops.clone() }),
             SESSION,
@@ -143,7 +191,7 @@ fn a_multi_is_refused_as_a_whole_or_slot_by_slot() {
                 shape: Shape::Multi(shapes),
                 ..
             })) => Ok(shapes),
-            Err(answer) => Err(answer),
+            Err(code) => Err(code),
             other => panic!("{other:?}"),
         };
         assert_eq!(got, want, "{ops:?}");
@@ -151,22 +199,23 @@ fn a_multi_is_refused_as_a_whole_or_slot_by_slot() {
     check(vec![], Ok(vec![]));
     check(
         vec![delete(), MultiOp::Create2(create(0))],
-        Ok(vec![Shape::Nothing, Shape::Path]),
+        Ok(vec![Shape::Nothing, Shape::PathAndStat]),
     );
-    check(
-        vec![MultiOp::CreateContainer(create(4))],
-        Ok(vec![Shape::PathAndStat]),
-    );
-    check(vec![read()], Err(Err(ErrorCode::MarshallingError)));
-    check(
-        vec![delete(), read()],
-        Err(Err(ErrorCode::MarshallingError)),
-    );
-    let failure = MultiResponse::failure(2, 1, ErrorCode::BadArguments);
-    check(
-        vec![delete(), MultiOp::Create(create(9))],
-        Err(Ok(Reply::Multi(failure))),
-    );
+    check(vec![read()], Err(ErrorCode::MarshallingError));
+    check(vec![delete(), read()], Err(ErrorCode::MarshallingError));
+    // What can be read is the tree's to refuse, behind what comes before it.
+    let Ok(Some(Write { op, .. })) = write(
+        &Request::Multi(MultiRequest {
+            ops: vec![delete(), MultiOp::CreateTtl(ttl(9, 1))],
+        }),
+        SESSION,
+        &[],
+    ) else {
+        panic!("a write");
+    };
+    let result = tree::ZnodeTree::new().apply(&op, 5, 1).result;
+    let failed = vec![OpResult::Failed(TreeError::NoNode), OpResult::NotTried];
+    assert_eq!(result, Ok(TreeReply::Multi(failed)));
 }
 
 #[test]
