@@ -3,6 +3,7 @@
 use crate::etcd::messages::etcdserverpb::ResponseHeader;
 
 pub mod error;
+pub mod json;
 pub mod lease_stream;
 pub mod messages;
 mod watch_split;
