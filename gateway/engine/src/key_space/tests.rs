@@ -634,11 +634,18 @@ fn compares() {
         ("x", "z", Version(0), [true, false, false, false]),
         ("x", "z", Value(b("")), [false, false, false, false]),
         ("b", "a", Version(0), [true, false, false, false]),
+        // What is not known compares as equal.
+        ("a", "", CompareTarget::Unknown, [true, false, false, false]),
+        ("x", "", CompareTarget::Unknown, [true, false, false, false]),
     ];
     for (key, end, target, expected) in cases {
         let holds = [Equal, NotEqual, Greater, Less]
             .map(|result| compare(key, end, target.clone(), result).holds(&space));
         assert_eq!(holds, expected, "{key} {end} {target:?}");
+        // A relation that is not known holds, but for the value of an absent key.
+        let is_absent = key == "x" && matches!(target, Value(_));
+        let any = compare(key, end, target, CompareResult::Unknown).holds(&space);
+        assert_eq!(any, !is_absent, "{key} {end}");
     }
 }
 

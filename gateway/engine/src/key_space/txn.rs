@@ -171,12 +171,14 @@ impl Compare {
             CompareTarget::Mod(given) => kv.mod_revision.cmp(given),
             CompareTarget::Lease(given) => kv.lease.cmp(given),
             CompareTarget::Value(given) => kv.value.cmp(given),
+            CompareTarget::Unknown => std::cmp::Ordering::Equal,
         };
         match self.result {
             CompareResult::Equal => order.is_eq(),
             CompareResult::NotEqual => order.is_ne(),
             CompareResult::Greater => order.is_gt(),
             CompareResult::Less => order.is_lt(),
+            CompareResult::Unknown => true,
         }
     }
 }

@@ -98,6 +98,8 @@ pub enum CompareResult {
     Less,
     /// `!=`
     NotEqual,
+    /// A relation that is not known: it holds (etcd: apply.go, compareKV).
+    Unknown,
 }
 
 /// What a compare looks at, with the value it is compared to.
@@ -113,6 +115,8 @@ pub enum CompareTarget {
     Value(Bytes),
     /// `lease`; 0 for an absent key.
     Lease(i64),
+    /// Something that is not known: equal, whatever is stored (etcd: apply.go, compareKV).
+    Unknown,
 }
 
 /// One condition of a transaction. Over a range it must hold for every pair in it.

@@ -115,24 +115,25 @@ pub(super) fn txn(request: &pb::TxnRequest) -> Txn {
 pub(super) fn compare(compare: &pb::Compare) -> Compare {
     use pb::compare::{CompareResult as Result, CompareTarget as Target, TargetUnion};
     let operand = compare.target_union.as_ref();
-    let target = match compare.target() {
-        Target::Version => match operand {
+    let target = match Target::try_from(compare.target) {
+        Err(_) => CompareTarget::Unknown,
+        Ok(Target::Version) => match operand {
             Some(TargetUnion::Version(number)) => CompareTarget::Version(*number),
             _ => CompareTarget::Version(0),
         },
-        Target::Create => match operand {
+        Ok(Target::Create) => match operand {
             Some(TargetUnion::CreateRevision(number)) => CompareTarget::Create(*number),
             _ => CompareTarget::Create(0),
         },
-        Target::Mod => match operand {
+        Ok(Target::Mod) => match operand {
             Some(TargetUnion::ModRevision(number)) => CompareTarget::Mod(*number),
             _ => CompareTarget::Mod(0),
         },
-        Target::Value => match operand {
+        Ok(Target::Value) => match operand {
             Some(TargetUnion::Value(value)) => CompareTarget::Value(value.clone()),
             _ => CompareTarget::Value(Bytes::new()),
         },
-        Target::Lease => match operand {
+        Ok(Target::Lease) => match operand {
             Some(TargetUnion::Lease(number)) => CompareTarget::Lease(*number),
             _ => CompareTarget::Lease(0),
         },
@@ -141,11 +142,12 @@ pub(super) fn compare(compare: &pb::Compare) -> Compare {
         key: compare.key.clone(),
         range_end: compare.range_end.clone(),
         target,
-        result: match compare.result() {
-            Result::Equal => CompareResult::Equal,
-            Result::Greater => CompareResult::Greater,
-            Result::Less => CompareResult::Less,
-            Result::NotEqual => CompareResult::NotEqual,
+        result: match Result::try_from(compare.result) {
+            Ok(Result::Equal) => CompareResult::Equal,
+            Ok(Result::Greater) => CompareResult::Greater,
+            Ok(Result::Less) => CompareResult::Less,
+            Ok(Result::NotEqual) => CompareResult::NotEqual,
+            Err(_) => CompareResult::Unknown,
         },
     }
 }

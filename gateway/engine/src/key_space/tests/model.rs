@@ -207,12 +207,14 @@ impl Model {
                     CompareTarget::Mod(to) => kv.mod_revision.cmp(to),
                     CompareTarget::Lease(to) => kv.lease.cmp(to),
                     CompareTarget::Value(to) => kv.value.cmp(to),
+                    CompareTarget::Unknown => std::cmp::Ordering::Equal,
                 };
                 match compare.result {
                     CompareResult::Equal => order.is_eq(),
                     CompareResult::NotEqual => !order.is_eq(),
                     CompareResult::Greater => order.is_gt(),
                     CompareResult::Less => order.is_lt(),
+                    CompareResult::Unknown => true,
                 }
             })
         });

@@ -72,11 +72,12 @@ impl Random {
             .map(|_| Compare {
                 key: self.key(),
                 range_end: self.range_end(),
-                target: match self.below(5) {
+                target: match self.below(6) {
                     0 => CompareTarget::Version(self.below(3) as i64),
                     1 => CompareTarget::Create(self.below(head as u64 + 1) as i64),
                     2 => CompareTarget::Mod(self.below(head as u64 + 1) as i64),
                     3 => CompareTarget::Lease(self.below(3) as i64),
+                    4 => CompareTarget::Unknown,
                     _ => CompareTarget::Value(b(["", "u", "v"][self.below(3) as usize])),
                 },
                 result: [
@@ -84,7 +85,8 @@ impl Random {
                     CompareResult::NotEqual,
                     CompareResult::Greater,
                     CompareResult::Less,
-                ][self.below(4) as usize],
+                    CompareResult::Unknown,
+                ][self.below(5) as usize],
             })
             .collect();
         let success = (0..self.below(4)).map(|_| self.op(head, depth)).collect();

@@ -130,6 +130,16 @@ fn conditions() {
     // What does not fit its target, or is missing, is zero.
     check(T::Mod, Some(U::Version(3)), CompareTarget::Mod(0));
     check(T::Value, None, CompareTarget::Value(Bytes::new()));
+
+    let unknown = compare(&pb::Compare {
+        target: 9,
+        result: 9,
+        ..Default::default()
+    });
+    assert_eq!(
+        (unknown.target, unknown.result),
+        (CompareTarget::Unknown, CompareResult::Unknown)
+    );
 }
 
 #[test]
