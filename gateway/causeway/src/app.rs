@@ -76,6 +76,22 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A gateway that keeps everything in memory, without its ports.
+#[cfg(test)]
+pub fn in_memory(config: Config) -> anyhow::Result<std::sync::Arc<Gateway>> {
+    let clock = Clock::start();
+    let core = start_core(&config, Recovered::default(), clock.now_ms())?;
+    let gateway = Gateway::new(
+        config,
+        core,
+        clock,
+        Journal::in_memory(),
+        session_key(None)?,
+    );
+    gateway.apply(Command::Started { incarnation: 1 });
+    Ok(gateway)
+}
+
 async fn bind(name: &str, addr: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(addr).await.with_context(|| {
         format!("cannot listen on {addr} for {name} (is the port in use? set --{name}-listen)")

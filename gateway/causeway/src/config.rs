@@ -531,6 +531,13 @@ fn etcd_urls(text: &str) -> Result<Vec<String>, String> {
     Ok(urls)
 }
 
+/// The configuration of a gateway without flags and file.
+#[cfg(test)]
+pub fn defaults() -> Config {
+    let file = toml::from_str("").expect("nothing is a file");
+    Config::check(&Flags::default(), file).expect("defaults are valid")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use causeway_engine::route::Mode;
 use causeway_wire::etcd::EtcdError;
+use causeway_wire::etcd::json::has_method;
 use hyper::body::Incoming;
 use hyper::http::{Request, Response};
 use hyper::service::service_fn;
@@ -26,8 +27,10 @@ use super::services::etcdserverpb::kv_server::KvServer;
 use super::services::etcdserverpb::lease_server::LeaseServer;
 use super::services::etcdserverpb::maintenance_server::MaintenanceServer;
 use super::services::etcdserverpb::watch_server::WatchServer;
+use super::services::v3electionpb::election_server::ElectionServer;
+use super::services::v3lockpb::lock_server::LockServer;
 use super::translate::status;
-use super::{Api, Front, health, http, relay};
+use super::{Api, Front, health, http, json, relay};
 
 /// Largest message taken from a client: etcd's request limit and 512 KiB around it
 /// (etcd: v3rpc/grpc.go, grpcOverheadBytes).
@@ -175,6 +178,8 @@ enum Route {
     Cluster,
     Maintenance,
     Auth,
+    Lock,
+    Election,
     Health,
     /// To the legacy cluster, byte for byte.
     Forward,
@@ -184,7 +189,15 @@ enum Route {
 
 /// The plan of a call by its name.
 fn route(mode: Mode, path: &str) -> Route {
-    let (service, method) = names(path);
+    let Some((service, method)) = names(path) else {
+        return match mode {
+            Mode::Embedded => Route::Unknown,
+            Mode::Relay | Mode::TakenOver => Route::Forward,
+        };
+    };
+    if mode != Mode::Relay && has_method(service, method) == Some(false) {
+        return Route::Unknown;
+    }
     match (mode, service, method) {
         // Before the take-over only what changes a registration, or shows addresses, is looked at.
         (Mode::Relay, "etcdserverpb.KV", "Put" | "DeleteRange" | "Txn") => Route::Kv,
@@ -200,45 +213,68 @@ fn route(mode: Mode, path: &str) -> Route {
         (_, "grpc.health.v1.Health", _) => Route::Health,
         (Mode::Embedded, "etcdserverpb.Maintenance", _) => Route::Maintenance,
         (Mode::Embedded, "etcdserverpb.Auth", _) => Route::Auth,
+        (Mode::Embedded, "v3lockpb.Lock", _) => Route::Lock,
+        (Mode::Embedded, "v3electionpb.Election", _) => Route::Election,
         (Mode::Embedded, _, _) => Route::Unknown,
         (Mode::TakenOver, "etcdserverpb.Maintenance", "Status") => Route::Maintenance,
         (Mode::TakenOver, _, _) => Route::Forward,
     }
 }
 
-fn names(path: &str) -> (&str, &str) {
-    path.strip_prefix('/')
-        .and_then(|p| p.rsplit_once('/'))
-        .unwrap_or((path, ""))
+/// Service and method (grpc-go: server.go, handleStream).
+fn names(path: &str) -> Option<(&str, &str)> {
+    path.strip_prefix('/').unwrap_or(path).rsplit_once('/')
 }
 
 /// The status of a name that nobody serves, in grpc-go's words.
 fn unknown(path: &str) -> Status {
-    let (service, _) = names(path);
-    Status::unimplemented(format!("unknown service {service}"))
+    Status::unimplemented(match names(path) {
+        None => format!("malformed method name: {path:?}"),
+        Some((service, method)) if has_method(service, method) == Some(false) => {
+            format!("unknown method {method} for service {service}")
+        }
+        Some((service, _)) => format!("unknown service {service}"),
+    })
 }
 
 async fn answer(
     front: Arc<Front>,
     caller: Arc<Caller>,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let is_grpc = request
         .headers()
         .get(hyper::header::CONTENT_TYPE)
         .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
-    if !is_grpc {
-        return Ok(http::answer(&front, &request));
+    if is_grpc {
+        return Ok(call(front, caller, request.map(Body::new)).await);
     }
+    let path = request.uri().path();
+    if path.starts_with("/v3/") || path.starts_with("/v3beta/") {
+        return Ok(json::answer(front, caller, request).await);
+    }
+    Ok(http::answer(&front, &request))
+}
+
+/// Largest message taken from a client.
+pub(super) fn limit(mode: Mode) -> usize {
+    match mode {
+        Mode::Embedded => MAX_MESSAGE,
+        Mode::Relay | Mode::TakenOver => relay::MAX_MESSAGE,
+    }
+}
+
+/// Answers a gRPC call.
+pub(super) async fn call(
+    front: Arc<Front>,
+    caller: Arc<Caller>,
+    mut request: Request<Body>,
+) -> Response<Body> {
     request.extensions_mut().insert(caller);
     let mode = front.mode();
-    let limit = if mode == Mode::Embedded {
-        MAX_MESSAGE
-    } else {
-        relay::MAX_MESSAGE
-    };
+    let limit = limit(mode);
     let api = Api(front.clone());
-    let response = match route(mode, request.uri().path()) {
+    let response: Result<_, Infallible> = match route(mode, request.uri().path()) {
         Route::Kv => {
             KvServer::new(api)
                 .max_decoding_message_size(limit)
@@ -275,11 +311,26 @@ async fn answer(
                 .oneshot(request)
                 .await
         }
+        Route::Lock => {
+            LockServer::new(api)
+                .max_decoding_message_size(limit)
+                .oneshot(request)
+                .await
+        }
+        Route::Election => {
+            ElectionServer::new(api)
+                .max_decoding_message_size(limit)
+                .oneshot(request)
+                .await
+        }
         Route::Health => Ok(health::answer(request).await),
         Route::Forward => Ok(relay::forward(front, request).await),
         Route::Unknown => Ok(unknown(request.uri().path()).into_http()),
     };
-    response.map(too_long)
+    match response {
+        Ok(response) => too_long(response),
+        Err(never) => match never {},
+    }
 }
 
 /// tonic answers a message above the limit with OutOfRange; grpc-go, and so etcd, with ResourceExhausted.
@@ -377,7 +428,13 @@ mod tests {
             (
                 "/v3lockpb.Lock/Lock",
                 Route::Forward,
-                Route::Unknown,
+                Route::Lock,
+                Route::Forward,
+            ),
+            (
+                "/v3electionpb.Election/Observe",
+                Route::Forward,
+                Route::Election,
                 Route::Forward,
             ),
             (
@@ -393,10 +450,34 @@ mod tests {
                 Route::Forward,
             ),
             ("nonsense", Route::Forward, Route::Unknown, Route::Forward),
+            (
+                "/etcdserverpb.KV/Nope",
+                Route::Forward,
+                Route::Unknown,
+                Route::Unknown,
+            ),
         ] {
             check(Mode::Relay, path, relay);
             check(Mode::Embedded, path, embedded);
             check(Mode::TakenOver, path, taken_over);
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_refused_in_grpc_gos_words() {
+        for (path, text) in [
+            (
+                "/etcdserverpb.KV/Nope",
+                "unknown method Nope for service etcdserverpb.KV",
+            ),
+            ("/nobody.Knows/This", "unknown service nobody.Knows"),
+            ("/x", "malformed method name: \"/x\""),
+        ] {
+            let status = unknown(path);
+            assert_eq!(
+                (status.code(), status.message()),
+                (Code::Unimplemented, text)
+            );
         }
     }
 

@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt, stream};
-use hyper::body::Incoming;
 use hyper::http::{Request, Response};
 use tonic::body::Body;
 use tonic::server::{ServerStreamingService, UnaryService};
@@ -28,16 +27,19 @@ struct HealthResponse {
     status: i32,
 }
 
-pub(super) async fn answer(request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn answer(request: Request<Body>) -> Response<Body> {
     let codec = ProstCodec::<HealthResponse, HealthRequest>::default();
     let mut grpc = tonic::server::Grpc::new(codec);
     match request.uri().path() {
         "/grpc.health.v1.Health/Check" => grpc.unary(Check, request).await,
         "/grpc.health.v1.Health/Watch" => grpc.server_streaming(Watch, request).await,
-        path => Status::unimplemented(format!(
-            "unknown method {path} for service grpc.health.v1.Health"
-        ))
-        .into_http(),
+        path => {
+            let method = path.rsplit('/').next().unwrap_or(path);
+            Status::unimplemented(format!(
+                "unknown method {method} for service grpc.health.v1.Health"
+            ))
+            .into_http()
+        }
     }
 }
 

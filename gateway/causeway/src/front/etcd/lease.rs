@@ -195,9 +195,11 @@ impl Lease for Api {
         request: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
         let (metadata, _, asked) = request.into_parts();
+        let now_ms = self.gateway.now_ms();
         let (seen, after) = self.gateway.with(|core| {
             let keys = core.keys();
-            let ids: Vec<i64> = keys.leases().map(|(id, _)| id).collect();
+            let left = |id| core.ttl_left(LeaseId::lease(id), now_ms).unwrap_or(0);
+            let ids = by_expiry(keys.leases().map(|(id, _)| (left(id), id)));
             (core.mode(StoreKind::Etcd), keys.revision(), ids)
         });
         self.durable(after).await?;
@@ -211,16 +213,9 @@ impl Lease for Api {
             if mode == Mode::Relay {
                 return Ok(there);
             }
-            ids.extend(
-                there
-                    .into_inner()
-                    .leases
-                    .into_iter()
-                    .map(|l| l.id)
-                    .filter(|id| !self.ended.contains(*id)),
-            );
-            ids.sort_unstable();
-            ids.dedup();
+            let here: std::collections::HashSet<i64> = ids.iter().copied().collect();
+            let there = there.into_inner().leases.into_iter().map(|l| l.id);
+            ids.extend(there.filter(|id| !here.contains(id) && !self.ended.contains(*id)));
         }
         let leases = ids.into_iter().map(|id| pb::LeaseStatus { id }).collect();
         Ok(Response::new(pb::LeaseLeasesResponse {
@@ -228,6 +223,13 @@ impl Lease for Api {
             leases,
         }))
     }
+}
+
+/// The one that ends first stands first (etcd: lease/lessor.go, Leases).
+fn by_expiry(leases: impl Iterator<Item = (u64, i64)>) -> Vec<i64> {
+    let mut leases: Vec<(u64, i64)> = leases.collect();
+    leases.sort_unstable();
+    leases.into_iter().map(|(_, id)| id).collect()
 }
 
 /// Positive, and never 0, which means "no lease".
@@ -433,6 +435,12 @@ mod tests {
         ] {
             assert_eq!(seconds_left(left_ms), shown, "{left_ms:?}");
         }
+    }
+
+    #[test]
+    fn leases_are_listed_as_they_end() {
+        let leases = [(9_000, 1), (1_000, 7), (9_000, -3), (0, 5)];
+        assert_eq!(by_expiry(leases.into_iter()), [5, 7, -3, 1]);
     }
 
     #[test]

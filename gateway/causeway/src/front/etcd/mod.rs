@@ -1,18 +1,22 @@
-//! The etcd port: gRPC and a few HTTP routes side by side, one task for each connection.
+//! The etcd port: gRPC, its JSON gateway and a few HTTP routes side by side, one task for each connection.
 //!
 //! A file for each of etcd's services. `kv.rs`, `lease.rs` and `watch.rs` answer from the machine;
 //! `relay.rs` passes calls on to the legacy cluster. Before the take-over that is all of them, and
 //! `observe.rs` shows the machine what was acknowledged there; after it `general.rs` does so for general
-//! keys, and `union.rs` joins them with registrations.
+//! keys, and `union.rs` joins them with registrations. `lock.rs` and `election.rs` serve the embedded store;
+//! `json.rs` turns JSON into the calls of all of them.
 //! `translate.rs` is the one place that knows both messages and the machine's words.
 
 mod auth;
 mod cluster;
 mod connection;
+mod contest;
+mod election;
 mod general;
 mod health;
 mod http;
 mod identity;
+mod json;
 mod keep_alive;
 mod kv;
 mod lease;
@@ -52,6 +56,12 @@ use identity::Identity;
 mod services {
     pub mod etcdserverpb {
         tonic::include_proto!("etcdserverpb");
+    }
+    pub mod v3lockpb {
+        tonic::include_proto!("v3lockpb");
+    }
+    pub mod v3electionpb {
+        tonic::include_proto!("v3electionpb");
     }
 }
 
@@ -190,3 +200,6 @@ fn advertised(front: &Front, local: SocketAddr) -> Vec<String> {
         None => vec![format!("http://{local}")],
     }
 }
+
+#[cfg(test)]
+mod tests;

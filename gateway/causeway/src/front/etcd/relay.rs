@@ -7,7 +7,6 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes};
 use causeway_engine::route::Mode;
 use futures::{Stream, StreamExt, stream};
-use hyper::body::Incoming;
 use hyper::http::uri::PathAndQuery;
 use hyper::http::{Request as HttpRequest, Response as HttpResponse};
 use tonic::body::Body;
@@ -51,10 +50,7 @@ const LONG: [&str; 6] = [
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
 /// Passes a call on and its answers back.
-pub(super) async fn forward(
-    front: Arc<Front>,
-    request: HttpRequest<Incoming>,
-) -> HttpResponse<Body> {
+pub(super) async fn forward(front: Arc<Front>, request: HttpRequest<Body>) -> HttpResponse<Body> {
     let path = request
         .uri()
         .path_and_query()

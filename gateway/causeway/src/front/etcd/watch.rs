@@ -79,10 +79,7 @@ async fn serve(
     let id = StreamId(front.gateway.next_connection());
     // Before the first watch, so that no event is missed.
     let news = front.gateway.key_queue(id);
-    let registered = Registered {
-        gateway: front.gateway.clone(),
-        id,
-    };
+    let registered = Registered::new(front.gateway.clone(), id);
     let limits = WatchStreamLimits {
         max_message: MAX_MESSAGE,
         ..WatchStreamLimits::default()
@@ -108,9 +105,15 @@ async fn serve(
 }
 
 /// Takes the stream's watches out of the machine however its task ends.
-struct Registered {
+pub(super) struct Registered {
     gateway: Arc<Gateway>,
     id: StreamId,
+}
+
+impl Registered {
+    pub(super) fn new(gateway: Arc<Gateway>, id: StreamId) -> Self {
+        Registered { gateway, id }
+    }
 }
 
 impl Drop for Registered {
