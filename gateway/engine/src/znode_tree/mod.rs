@@ -87,6 +87,8 @@ pub enum CreateMode {
         /// From 1 to [`MAX_TTL_MS`].
         ttl_ms: i64,
     },
+    /// A container, with the parent's creation count appended to its name. Last: the log names modes by their place.
+    ContainerSequential,
 }
 
 /// One entry of the log.
@@ -967,6 +969,7 @@ impl CreateMode {
             CreateMode::PersistentSequential
                 | CreateMode::EphemeralSequential
                 | CreateMode::PersistentSequentialTtl { .. }
+                | CreateMode::ContainerSequential
         )
     }
 
@@ -982,7 +985,7 @@ impl CreateMode {
     fn owner(self, session: i64) -> Result<i64, TreeError> {
         match self {
             CreateMode::Persistent | CreateMode::PersistentSequential => Ok(0),
-            CreateMode::Container => Ok(CONTAINER_OWNER),
+            CreateMode::Container | CreateMode::ContainerSequential => Ok(CONTAINER_OWNER),
             CreateMode::PersistentTtl { ttl_ms }
             | CreateMode::PersistentSequentialTtl { ttl_ms } => {
                 ttl_owner(ttl_ms).ok_or(TreeError::BadArguments)

@@ -738,6 +738,20 @@ fn containers_and_ttl_nodes_are_collected() {
 }
 
 #[test]
+fn a_container_with_a_sequential_name_is_one() {
+    let mut log = Log::new(&[
+        create("/p"),
+        create_as("/p/box-", CreateMode::ContainerSequential),
+        create("/p/box-0000000000/x"),
+        delete("/p/box-0000000000/x", -1),
+    ]);
+    let reap = TreeCommand::Reap {
+        paths: vec!["/p/box-0000000000".to_owned()],
+    };
+    assert_eq!(log.changes(&reap), ["Deleted /p/box-0000000000"]);
+}
+
+#[test]
 fn acl_syntax() {
     let mine = [AuthId::digest("u", "p"), AuthId::ip([10, 0, 0, 1].into())];
     check_each(

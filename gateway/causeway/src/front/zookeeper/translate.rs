@@ -207,12 +207,12 @@ fn create_mode(flags: i32) -> CreateMode {
     }
 }
 
-/// ZooKeeper: createContainer makes a container whatever its flags say, but for a sequential name
-/// (`PrepRequestProcessor.pRequest2TxnCreate`). Containers with one are kept as persistent nodes here.
+/// ZooKeeper: createContainer makes a container whatever its flags say, and of them takes a sequential name
+/// (`PrepRequestProcessor.pRequest2TxnCreate`).
 fn container_mode(flags: i32) -> CreateMode {
     match flags {
         0 | 1 | CONTAINER => CreateMode::Container,
-        2 | 3 => CreateMode::PersistentSequential,
+        2 | 3 => CreateMode::ContainerSequential,
         _ => NO_MODE,
     }
 }
@@ -309,6 +309,7 @@ fn named(mode: CreateMode) -> CreateMode {
         CreateMode::PersistentSequential => CreateMode::Persistent,
         CreateMode::EphemeralSequential => CreateMode::Ephemeral,
         CreateMode::PersistentSequentialTtl { ttl_ms } => CreateMode::PersistentTtl { ttl_ms },
+        CreateMode::ContainerSequential => CreateMode::Container,
         other => other,
     }
 }

@@ -51,8 +51,8 @@ fn flags_become_modes() {
     let container = [
         (0, Container),
         (1, Container),
-        (2, PersistentSequential),
-        (3, PersistentSequential),
+        (2, ContainerSequential),
+        (3, ContainerSequential),
         (4, Container),
     ];
     let none = [-1, 5, 6, 7, i32::MAX].map(|flags| (flags, NO_MODE));
