@@ -91,8 +91,11 @@ impl Contest {
 
     /// Waits until no key below `prefix` is older than `revision` (etcd: concurrency/key.go, waitDeletes).
     pub(super) async fn wait_for_older(&self, prefix: &Bytes, revision: i64) -> Result<(), Status> {
-        // A bound of 0 would be none.
-        while revision > 1 {
+        // Nothing is older; and a bound of 0 would be none.
+        if revision <= 1 {
+            return Ok(());
+        }
+        loop {
             let youngest = pb::RangeRequest {
                 max_create_revision: revision - 1,
                 sort_order: pb::range_request::SortOrder::Descend.into(),
@@ -110,7 +113,6 @@ impl Contest {
                 }
             }
         }
-        Ok(())
     }
 
     /// Follows keys from the change after `seen`.

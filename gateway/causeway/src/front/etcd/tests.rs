@@ -362,6 +362,26 @@ async fn who_waits_learns_that_the_lease_is_over() {
 }
 
 #[tokio::test]
+async fn a_gateway_that_stops_leaves_the_place_in_the_queue() {
+    let port = Port::open().await;
+    for id in [10, 11] {
+        port.grant(id).await;
+    }
+    let lock = |lease: i64| json!({"name": base64("n"), "lease": lease});
+    port.call("/v3/lock/lock", lock(10)).await;
+    let (refusal, ()) = tokio::join!(port.refusal("/v3/lock/lock", lock(11)), async {
+        port.until_keys("n/", &["n/a", "n/b"]).await;
+        port.gateway.stop();
+    });
+    assert_eq!(refusal, (503, "etcdserver: server stopped".into()));
+    let kept = port
+        .gateway
+        .with(|core| core.keys().get(b"n/b").is_some())
+        .0;
+    assert!(kept);
+}
+
+#[tokio::test]
 async fn an_election_from_campaign_to_resignation() {
     let port = Port::open().await;
     for id in [10, 11] {
