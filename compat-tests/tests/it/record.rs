@@ -148,7 +148,7 @@ fn a_recorded_etcd_client_is_replayed() {
         let server = Etcd::start(work, "etcd")?;
         let script = |etcdctl: &Etcdctl, prefix: &str| -> Result<Vec<String>> {
             let key = format!("{prefix}/a");
-            let long = "x".repeat(200_000);
+            let long = "x".repeat(100_000);
             ensure!(etcdctl.run(&["put", &key, "1"])?.contains("OK"));
             Ok(vec![
                 etcdctl.run(&["put", &key, "2", "--prev-kv"])?,

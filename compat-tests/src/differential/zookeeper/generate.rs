@@ -148,7 +148,15 @@ impl Generator {
         let mut ops = Vec::new();
         if self.random.chance(1, 2) {
             let path = self.path();
-            let request = match self.random.below(4) {
+            let request = match self.random.below(6) {
+                // Several watchers of one node: none may be passed over by what comes next.
+                4 | 5 => Request::Read {
+                    op: *self
+                        .random
+                        .pick(&[op::GET_CHILDREN, op::GET_CHILDREN2, op::EXISTS, op::GET_DATA]),
+                    path,
+                    watch: true,
+                },
                 0 => create(op::CREATE, &path, Some(b"x".to_vec()), open_acl(), 0),
                 1 => Request::Delete { path, version: -1 },
                 2 => Request::SetData {
