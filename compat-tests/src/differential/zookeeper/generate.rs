@@ -77,13 +77,14 @@ impl Generator {
             self.connected[client] = false;
             return Step::one(client, Op::Expire);
         }
-        match self.random.weighted(&[70, 14, 6, 4, 4, 2]) {
+        match self.random.weighted(&[68, 14, 6, 4, 4, 2, 2]) {
             0 => Step::one(client, self.plain(client)),
             1 => self.pipeline(client),
             2 => self.round(),
             3 => self.link(client),
             4 => Step::one(client, self.auth()),
-            _ => Step::one(client, self.odd(client)),
+            5 => Step::one(client, self.odd(client)),
+            _ => self.queue(client),
         }
     }
 
@@ -138,6 +139,27 @@ impl Generator {
             ops.push((client, Op::Ask(self.read())));
         }
         Step { ops }
+    }
+
+    /// A queue that loses its newest entry and gets another one: numbers are not given out twice. The delete
+    /// hits only where its guess of the number is right.
+    fn queue(&mut self, client: usize) -> Step<Op> {
+        let queue = self.path();
+        let entry = format!("{queue}/s-");
+        let newest = format!("{entry}{:010}", self.random.below(4));
+        let flags = *self.random.pick(&[2, 3]);
+        let requests = [
+            create(op::CREATE, &queue, None, open_acl(), 0),
+            create(op::CREATE, &entry, None, open_acl(), flags),
+            Request::Delete {
+                path: newest,
+                version: -1,
+            },
+            create(op::CREATE2, &entry, None, open_acl(), flags),
+        ];
+        Step {
+            ops: requests.map(|r| (client, Op::Ask(r))).to_vec(),
+        }
     }
 
     /// Several clients at once: all the same request, which one of them wins; or each in a corner of its own.
