@@ -17,13 +17,14 @@ func restart(r *support.Run) {
 	client := connect(r, r.Address)
 	leased, under := r.Prefix+"/leased", r.Prefix+"/watched/"
 	var watching watching
-	var id clientv3.LeaseID
+	var id, bare clientv3.LeaseID
 	var before *mvccpb.KeyValue
 	var reached int64
 	var up time.Time
 
 	r.Step("before", func(ctx context.Context) {
 		id = grant(r, ctx, client, 30)
+		bare = grant(r, ctx, client, 300)
 		keep(r, client, id)
 		put(r, ctx, client, leased, "1", clientv3.WithLease(id))
 		before = get(r, ctx, client, leased)
@@ -47,6 +48,10 @@ func restart(r *support.Run) {
 		support.Equal(r, "lease", clientv3.LeaseID(pair.Lease), id)
 		now := revision(r, ctx, client)
 		r.That(now >= reached, "the revision was %d and is %d", reached, now)
+		kept, err := client.TimeToLive(ctx, bare)
+		r.Must("time to live of the lease without a key", err)
+		support.Equal(r, "granted to it", kept.GrantedTTL, 300)
+		r.That(kept.TTL > 200, "%d s of it remain", kept.TTL)
 	})
 	r.Step("watch", func(ctx context.Context) {
 		for number := range 3 {

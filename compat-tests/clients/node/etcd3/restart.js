@@ -5,13 +5,16 @@ const { connect, pair, revision, Watch } = require('./support');
 module.exports = async ({ address, prefix }) => {
   const client = connect(address);
   const lease = client.lease(30);
+  const bare = client.lease(300, { autoKeepAlive: false });
   const held = `${prefix}/held`;
   const name = suffix => `${prefix}/w/${suffix}`;
   let watch;
+  let bareId;
   let before;
   let highest;
   await step('before', async () => {
     await lease.put(held).value('x').exec();
+    bareId = await bare.grant();
     before = await pair(client, held);
     watch = await Watch.of(client.watch().prefix(`${prefix}/w/`));
     highest = revision(await client.put(name(0)).value('0').exec());
@@ -34,6 +37,9 @@ module.exports = async ({ address, prefix }) => {
     equal(await pair(client, held), before, 'pair');
     const now = revision(await client.get(held).exec());
     holds(now >= highest, `revision ${now}, before ${highest}`);
+    const kept = await client.leaseClient.leaseTimeToLive({ ID: bareId });
+    equal(Number(kept.grantedTTL), 300, 'granted to the lease without a key');
+    holds(Number(kept.TTL) > 200, `TTL ${kept.TTL} of the lease without a key`);
   });
   await step('watch', async () => {
     for (const i of [1, 2, 3]) {

@@ -32,7 +32,7 @@ def readable():
 
 
 with step("before"):
-    lease = client.lease(30)
+    lease, bare = client.lease(30), client.lease(300)
     client.put(leased, b"mine", lease=lease)
     threading.Thread(target=renew, args=(lease,), daemon=True).start()
     seen, _ = watch(client, followed, prefix=True)
@@ -49,6 +49,9 @@ with step("stays"):
     equal("pair", after.kvs[0], before.kvs[0])
     equal("its lease", after.kvs[0].lease, lease.id)
     check(after.header.revision >= before.header.revision, f"the revision {after.header.revision} has not fallen")
+    kept = client.get_lease_info(bare.id)
+    equal("granted to the lease without a key", kept.grantedTTL, 300)
+    check(kept.TTL > 200, f"{kept.TTL} s of it remain")
 
 with step("watch"):
     ended = seen.next("the watch ends", 5)

@@ -32,7 +32,7 @@ def readable():
 
 
 with step("before"):
-    lease = client.lease(30)
+    lease, bare = client.lease(30), client.lease(300)
     client.put(leased, b"mine", lease=lease)
     threading.Thread(target=renew, args=(lease,), daemon=True).start()
     seen, _ = watch(client, followed, prefix=True)
@@ -49,6 +49,8 @@ with step("stays"):
     equal("its lease", before["lease"], lease.id)
     now = revision(client)
     check(now >= revision_before, f"the revision {now} has not fallen below {revision_before}")
+    remaining = bare.ttl()
+    check(remaining > 200, f"{remaining} s remain of the 300 of the lease without a key")
 
 with step("watch"):
     note("etcd3gw's watches fall silent with the connection: made again from the last revision + 1")

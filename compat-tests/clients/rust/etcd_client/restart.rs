@@ -11,9 +11,10 @@ pub(crate) async fn play(at: Place) {
     let held = format!("{}/held", at.prefix);
     let folder = format!("{}/w/", at.prefix);
     let names = ["0", "1", "2", "3"].map(|name| format!("{folder}{name}"));
-    let (mut client, lease, before, last) = step("before", async {
+    let (mut client, lease, bare, before, last) = step("before", async {
         let mut client = connect(&at.address).await?;
         let lease = client.lease_grant(30, None).await?.id();
+        let bare = client.lease_grant(300, None).await?.id();
         keep_alive(&client, lease, s(30));
         let options = PutOptions::new().with_lease(lease);
         client.put(held.as_str(), "x", Some(options)).await?;
@@ -23,7 +24,7 @@ pub(crate) async fn play(at: Place) {
         let seen = watch
             .expect(&[(true, names[0].as_str(), "0")], s(5))
             .await?;
-        Ok((client, lease, before, seen[0].pair.modified))
+        Ok((client, lease, bare, before, seen[0].pair.modified))
     })
     .await;
     step("down", async {
@@ -44,6 +45,13 @@ pub(crate) async fn play(at: Place) {
         equal(&there(&mut client, &held).await?, &before, "pair")?;
         let now = revision(client.get(held.as_str(), None).await?.header())?;
         ensure!(now >= last, "revision {now}, before {last}");
+        let kept = client.lease_time_to_live(bare, None).await?;
+        equal(
+            &kept.granted_ttl(),
+            &300,
+            "granted to the lease without a key",
+        )?;
+        ensure!(kept.ttl() > 200, "{} s of it remain", kept.ttl());
         Ok(())
     })
     .await;

@@ -6,6 +6,8 @@ leased=$PREFIX/leased
 followed=$PREFIX/followed
 
 step before
+grant 300
+bare=$lease
 grant 30
 put "$leased" mine "\"lease\":$lease"
 renew "$lease" 1
@@ -27,6 +29,9 @@ soon 15 "a get works again" readable
 step stays
 equal "pair" "$(pair "$leased")" "$pair"
 check "the revision has not fallen" "$(header)" -ge "$last"
+good lease/timetolive "{\"ID\":$bare}"
+equal "granted to the lease without a key" "$(pick .grantedTTL)" 300
+check "more than 200 s of it remain" "$(pick .TTL)" -gt 200
 
 step watch
 check "curl's watch has ended" "$(kill -0 "$streaming" 2>/dev/null && echo runs)" = ""

@@ -5,6 +5,8 @@ leased=$PREFIX/leased
 followed=$PREFIX/followed
 
 step before
+grant 300
+bare=$lease
 grant 30
 start keeper lease keep-alive "$lease"
 good put "$leased" mine --lease="$lease"
@@ -30,6 +32,9 @@ good get "$leased" -w fields
 equal "pair" "$(sed -n '/^"Key"/,$p' <<<"$said")" "$pair"
 revision
 check "the revision has not fallen" "$rev" -ge "$before"
+good lease timetolive "$bare"
+equal "granted to the lease without a key" "$(sed -n 's/.*TTL(\([0-9]*\)s).*/\1/p' <<<"$said")" 300
+check "more than 200 s of it remain" "$(sed -n 's/.*remaining(\([0-9]*\)s).*/\1/p' <<<"$said")" -gt 200
 
 step watch
 for number in 1 2 3; do good put "$followed/$number" "$number"; done

@@ -18,6 +18,7 @@ public final class Restart implements Scenario {
     private String leased;
     private String watched;
     private long lease;
+    private long bare;
     private long modified;
     private long last;
 
@@ -33,6 +34,7 @@ public final class Restart implements Scenario {
             leased = run.prefix() + "/leased";
             watched = run.prefix() + "/watched/";
             lease = Etcd.get(client.getLeaseClient().grant(30)).getID();
+            bare = Etcd.get(client.getLeaseClient().grant(300)).getID();
             client.getLeaseClient().keepAlive(lease, Observers.<LeaseKeepAliveResponse>observer(response -> {}));
             modified = Etcd.put(client, leased, "x", lease).getHeader().getRevision();
             watch = Events.of(run, client, watched, Events.prefix());
@@ -54,6 +56,9 @@ public final class Restart implements Scenario {
             Etcd.pair("pair", Etcd.pair(client, leased), leased, "x", modified, modified, 1, lease);
             long revision = Etcd.revision(client, run.prefix());
             holds("revision not below " + last, revision >= last, revision);
+            var kept = Etcd.get(client.getLeaseClient().timeToLive(bare, LeaseOption.DEFAULT));
+            equal("granted to the lease without a key", 300L, kept.getGrantedTTL());
+            holds("remaining of it, above 200", kept.getTTL() > 200, kept.getTTL());
         });
         run.step("watch", () -> {
             for (int i = 1; i <= 3; i++) {
