@@ -66,7 +66,7 @@ pub struct Scenario {
     pub link: bool,
     /// The client can have the server killed and started: all clients of the scenario meet for it.
     pub faults: bool,
-    /// It changes the whole server, so that nothing else may run beside it.
+    /// It changes the whole server, or checks numbers that every writer moves: nothing else may run beside it.
     pub exclusive: bool,
     /// Where it works.
     pub place: Place,

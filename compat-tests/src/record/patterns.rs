@@ -426,7 +426,7 @@ fn fields(value: &Value) -> Vec<String> {
             }
             ("value", _) => {}
             (name, Value::Word(word)) => words.push(format!("{name}={}", word.to_lowercase())),
-            (name, Value::List(list)) if name == "filters" => {
+            ("filters", Value::List(list)) => {
                 let list: Vec<String> = list
                     .iter()
                     .map(|value| value.to_string().to_lowercase())

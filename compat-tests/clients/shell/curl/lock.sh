@@ -9,9 +9,9 @@ held() { [ -n "$(key "$1")" ]; }
 unlock() { good lock/unlock "{\"key\":\"$(key "$1")\"}"; }
 
 step acquire
-grant 30
+grant 120
 a=$lease
-grant 30
+grant 120
 b=$lease
 lock first "$a"
 soon 5 "A has the lock" held first
@@ -39,7 +39,7 @@ counter=$PREFIX/counter
 put "$counter" 0
 count_up() {
   local round locked
-  grant 30
+  grant 120
   for round in {1..10}; do
     good lock/lock "{\"name\":\"$name\",\"lease\":$lease}"
     locked=$(pick .key)
