@@ -2,7 +2,7 @@
 //!
 //! A seed gives a [`Script`]; a [`Subject`] runs it on an address and says what each client saw, normalised
 //! (numbers that a server may choose are replaced by what they mean); [`compare`] finds the differences; what
-//! [`allowed`] forgives is counted, and the rest is made small by [`shrink`] and printed as a script that
+//! [`allowed()`] forgives is counted, and the rest is made small by [`shrink`] and printed as a script that
 //! [`replay`] runs again. The first target is the model: rules say what *it* shows first.
 //!
 //! To add a subject: implement [`Subject`], give it a table of [`Allowed`] and [`Known`], and name it in
@@ -108,7 +108,7 @@ pub struct Options {
     pub run_time: Duration,
     /// How long a difference is shrunk.
     pub limits: Limits,
-    /// Whether [`known`] differences are forgiven too (counted by their ids).
+    /// Whether [`known()`] differences are forgiven too (counted by their ids).
     pub forgive_known: bool,
     /// Differences of classes that were found already are counted and passed over.
     pub go_on: bool,
@@ -175,7 +175,7 @@ pub struct Summary {
     pub broken: Vec<(u64, String)>,
     /// Differences forgiven, by id.
     pub forgiven: BTreeMap<String, usize>,
-    /// Ids of [`allowed`] and [`known`] differences that nothing showed: a long run should show every one.
+    /// Ids of [`allowed()`] and [`known()`] differences that nothing showed: a long run should show every one.
     pub unused: Vec<String>,
     /// Seeds cut off behind a forgiven difference after which the states part.
     pub cut: usize,
@@ -478,7 +478,7 @@ fn explore_seed<S: Subject>(
 }
 
 /// Runs the script of a file on both targets; [`Comparison::check`] says whether it showed what it expects.
-/// Only [`allowed`] differences are forgiven: a script that shows a known one is there to show it.
+/// Only [`allowed()`] differences are forgiven: a script that shows a known one is there to show it.
 pub fn replay<S: Subject>(subject: &S, file: &Path, left: &str, right: &str) -> Result<Comparison> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     replay_text(subject, &text, left, right).with_context(|| file.display().to_string())

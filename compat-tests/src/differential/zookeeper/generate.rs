@@ -173,9 +173,12 @@ impl Generator {
             let request = match self.random.below(6) {
                 // Several watchers of one node: none may be passed over by what comes next.
                 4 | 5 => Request::Read {
-                    op: *self
-                        .random
-                        .pick(&[op::GET_CHILDREN, op::GET_CHILDREN2, op::EXISTS, op::GET_DATA]),
+                    op: *self.random.pick(&[
+                        op::GET_CHILDREN,
+                        op::GET_CHILDREN2,
+                        op::EXISTS,
+                        op::GET_DATA,
+                    ]),
                     path,
                     watch: true,
                 },

@@ -1,7 +1,7 @@
 //! ZooKeeper's operations, generated, run raw and normalised.
 //!
-//! [`op`] is the alphabet and its text; [`generate`] draws from it; [`run`] plays a script on a server and
-//! [`normalise`] makes what it saw comparable.
+//! `op` is the alphabet and its text; `generate` draws from it; `run` plays a script on a server and
+//! `normalise` makes what it saw comparable.
 
 mod generate;
 mod normalise;
