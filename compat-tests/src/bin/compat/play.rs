@@ -115,6 +115,7 @@ impl Selection {
 pub(crate) fn play(selection: &Selection) -> Result<bool> {
     let start = Instant::now();
     let runs = selection.runs()?;
+    servers()?;
     let mut versions = BTreeMap::new();
     for family in families::all() {
         if runs
@@ -125,7 +126,6 @@ pub(crate) fn play(selection: &Selection) -> Result<bool> {
             versions.extend(family.versions(&client::sources(family), &client::built(family))?);
         }
     }
-    servers()?;
     let known = known::list()?;
     let mut good = true;
     let mut played = 0;
