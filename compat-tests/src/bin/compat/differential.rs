@@ -97,13 +97,13 @@ struct Note {
 }
 
 impl Note {
-    fn write(&self, ran: usize, failed: usize) -> Result<()> {
+    fn write(&self, ran: usize, failed: usize, skipped: usize) -> Result<()> {
         let (Some(folder), Some(suite)) = (&self.ledger, &self.suite) else {
             return Ok(());
         };
         fs::create_dir_all(folder)?;
         let file = folder.join(format!("{}.tsv", suite.replace('/', "--")));
-        fs::write(file, format!("{suite}\t{ran}\t{failed}\t0\n")).context("ledger")
+        fs::write(file, format!("{suite}\t{ran}\t{failed}\t{skipped}\n")).context("ledger")
     }
 }
 
@@ -174,9 +174,12 @@ impl Search {
             }
         }
         ensure!(summary.seeds > 0, "no script was run");
-        let failed = summary.findings.len() + summary.unsteady.len() + summary.broken.len();
-        self.note.write(summary.seeds, failed)?;
-        Ok(summary.is_clean())
+        let failed = summary.findings.len() + summary.broken.len();
+        // What the same script does not show again is printed and counted, and decides nothing: the two servers and
+        // the bench share a machine that may be slow at a wrong moment.
+        self.note
+            .write(summary.seeds, failed, summary.unsteady.len())?;
+        Ok(failed == 0)
     }
 }
 
@@ -223,7 +226,7 @@ impl Replay {
             }
         }
         println!("{} scripts, {failed} not as expected", files.len());
-        self.note.write(files.len(), failed)?;
+        self.note.write(files.len(), failed, 0)?;
         Ok(failed == 0)
     }
 
