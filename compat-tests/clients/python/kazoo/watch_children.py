@@ -14,6 +14,8 @@ b.create(node, b"")
 
 def watched(names):
     seen = Seen()
+    # In an ensemble a server may not have heard of the other client's writes yet.
+    a.sync(root)
     equal("children", sorted(a.get_children(node, watch=seen)), names)
     return seen
 
