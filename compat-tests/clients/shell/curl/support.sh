@@ -1,6 +1,8 @@
 # curl against etcd's JSON gateway: the answer in $said, the HTTP status in $code. Numbers of 64 bits are texts there,
 # keys and values base64, and what is zero or empty is left out.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# curl asks one server; of a cluster the first.
+ADDRESS=${ADDRESS%%,*}
 token=
 
 # call PATH BODY

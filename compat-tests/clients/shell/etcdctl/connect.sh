@@ -6,7 +6,7 @@ fields() { sed -n "s/^\"$1\" : //p" <<<"$said"; }
 
 step status
 good endpoint status -w fields
-check "the version has three numbers: $(fields Version)" "$(fields Version | grep -c '^"[0-9]*\.[0-9]*\.[0-9]*"$')" = 1
+check "the version has three numbers: $(fields Version)" "$(fields Version | sort -u | grep -c '^"[0-9]*\.[0-9]*\.[0-9]*"$')" = 1
 for name in ClusterID MemberID Revision RaftTerm Leader; do
   case $(fields $name) in "" | 0) fail "$name is '$(fields $name)'" ;; esac
 done
