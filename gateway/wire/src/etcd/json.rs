@@ -96,6 +96,34 @@ impl JsonMethod {
     }
 }
 
+/// A method of etcd's services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MethodName {
+    /// With its package.
+    pub service: String,
+    /// In it.
+    pub method: String,
+    /// Whether a client may send several messages.
+    pub client_streams: bool,
+    /// Whether several answers may come.
+    pub server_streams: bool,
+}
+
+/// All methods of etcd's services.
+pub fn methods() -> impl Iterator<Item = MethodName> {
+    let services = tables().pool.services();
+    services.flat_map(|service| {
+        let name = service.full_name().to_owned();
+        let of = |method: MethodDescriptor| MethodName {
+            service: name.clone(),
+            method: method.name().to_owned(),
+            client_streams: method.is_client_streaming(),
+            server_streams: method.is_server_streaming(),
+        };
+        service.methods().map(of).collect::<Vec<_>>()
+    })
+}
+
 /// Whether etcd's protos have this service, and if so, this method of it.
 pub fn has_method(service: &str, method: &str) -> Option<bool> {
     let service = tables().pool.get_service_by_name(service)?;

@@ -1,16 +1,20 @@
-//! The etcd v3 API: messages, error strings, and the state of watch and lease streams.
+//! The etcd v3 API: messages, error strings, the state of watch and lease streams, and the database file of a snapshot.
 
 use crate::etcd::messages::etcdserverpb::ResponseHeader;
 
+pub mod bolt;
 pub mod error;
+pub mod frame;
 pub mod json;
 pub mod lease_stream;
 pub mod messages;
+mod shared_events;
 mod watch_split;
 pub mod watch_stream;
 
 pub use error::EtcdError;
 pub use lease_stream::{KeepAliveId, LeaseOutput, LeaseStream};
+pub use shared_events::SharedEvents;
 pub use watch_stream::{CreateWatch, WatchAction, WatchStream, WatchStreamLimits, WatcherKey};
 
 /// The ids that every header carries; clients refuse a cluster id that changes.

@@ -2,16 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes, BytesMut};
 use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 use crate::etcd::ServerIds;
 use crate::etcd::error::EtcdError;
+use crate::etcd::frame::{put_message, put_prefix};
 use crate::etcd::messages::etcdserverpb::watch_create_request::FilterType;
 use crate::etcd::messages::etcdserverpb::watch_request::RequestUnion;
 use crate::etcd::messages::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use crate::etcd::messages::mvccpb::Event;
 use crate::etcd::messages::mvccpb::event::EventType;
+use crate::etcd::shared_events::SharedEvents;
 use crate::etcd::watch_split::{encoded_event_len, split};
 
 /// What etcd puts into `watch_id` when an answer belongs to no single watcher.
@@ -85,14 +88,14 @@ pub struct CreateWatch {
 ///
 /// **Inputs**: [`handle_request`](Self::handle_request) for each message; then
 /// - [`created`](Self::created) or [`denied`](Self::denied), once per [`WatchAction::Create`], in any order,
-/// - [`events`](Self::events), [`compacted`](Self::compacted), [`ended`](Self::ended) per watcher, events in order of
+/// - [`events`](Self::events) or [`shared_events`](Self::shared_events), [`compacted`](Self::compacted), [`ended`](Self::ended) per watcher, events in order of
 ///   revision; they may come before the watcher is announced, and are kept until then,
 /// - [`progress`](Self::progress) and [`progress_of`](Self::progress_of), after all events up to that revision.
 ///
 /// **Commands**: [`idle_watchers`](Self::idle_watchers) at each tick of the progress timer (etcd: 10 min).
 ///
 /// **Outputs**, after each of them: [`poll_action`](Self::poll_action) and [`poll_output`](Self::poll_output) until
-/// they give `None`.
+/// they give `None`. All messages that wait are one output: each written by itself would cost more than all the rest.
 #[derive(Debug)]
 pub struct WatchStream {
     ids: ServerIds,
@@ -108,7 +111,7 @@ pub struct WatchStream {
     /// Ids that clients chose, from the request on.
     chosen: BTreeSet<i64>,
     actions: VecDeque<WatchAction>,
-    output: VecDeque<WatchResponse>,
+    output: VecDeque<Output>,
     queued_bytes: usize,
     /// Size of the events that wait for the announcement of their watcher.
     early_bytes: usize,
@@ -116,6 +119,18 @@ pub struct WatchStream {
     over: VecDeque<i64>,
     /// Watchers that are over and still have their id.
     over_count: usize,
+}
+
+/// A message that waits.
+#[derive(Debug)]
+enum Output {
+    Message(WatchResponse),
+    /// Nothing but events, which are encoded already.
+    Events {
+        id: i64,
+        revision: i64,
+        encoded: Bytes,
+    },
 }
 
 #[derive(Debug)]
@@ -251,6 +266,33 @@ impl WatchStream {
         }
     }
 
+    /// Events of one revision, which other watchers are told too. As [`events`](Self::events), and cheap where the
+    /// watcher gets all of them in one message.
+    pub fn shared_events(&mut self, key: WatcherKey, revision: i64, shared: &SharedEvents) {
+        let Some(watcher) = self.watchers.get_mut(&key) else {
+            return;
+        };
+        let drops_some =
+            (watcher.no_put && shared.has_puts()) || (watcher.no_delete && shared.has_deletes());
+        if let WatcherPhase::Announced { id } = watcher.phase
+            && !drops_some
+        {
+            let encoded = shared.encoded(watcher.prev_kv);
+            if !watcher.fragment || encoded.len() + MAX_HEAD <= self.limits.max_message {
+                watcher.idle = false;
+                self.revision = self.revision.max(revision);
+                self.queued_bytes += encoded.len();
+                self.output.push_back(Output::Events {
+                    id,
+                    revision,
+                    encoded: encoded.clone(),
+                });
+                return;
+            }
+        }
+        self.events(key, revision, shared.events().to_vec());
+    }
+
     /// Events that the watcher wants were compacted away: it is canceled with the oldest revision that is left.
     pub fn compacted(&mut self, key: WatcherKey, compact_revision: i64) {
         self.end(key, Early::Compacted { compact_revision });
@@ -314,11 +356,36 @@ impl WatchStream {
         self.actions.pop_front()
     }
 
-    /// The next message.
-    pub fn poll_output(&mut self) -> Option<WatchResponse> {
-        let response = self.output.pop_front()?;
-        self.queued_bytes = self.queued_bytes.saturating_sub(response.encoded_len());
-        Some(response)
+    /// Messages that wait, in their gRPC frames: all of them, up to the first that makes it `most` bytes or more.
+    pub fn poll_output(&mut self, most: usize) -> Option<Bytes> {
+        if self.output.is_empty() {
+            return None;
+        }
+        let mut frames = BytesMut::with_capacity(self.queued_bytes.min(most));
+        // Headers of one revision are equal, and most that wait are of one revision.
+        let mut header: (i64, Vec<u8>) = (0, self.ids.header(0).encode_to_vec());
+        while frames.len() < most
+            && let Some(output) = self.output.pop_front()
+        {
+            match output {
+                Output::Message(response) => {
+                    self.queued_bytes = self.queued_bytes.saturating_sub(response.encoded_len());
+                    put_message(&mut frames, &response);
+                }
+                Output::Events {
+                    id,
+                    revision,
+                    encoded,
+                } => {
+                    self.queued_bytes = self.queued_bytes.saturating_sub(encoded.len());
+                    if header.0 != revision {
+                        header = (revision, self.ids.header(revision).encode_to_vec());
+                    }
+                    put_events(&mut frames, &header.1, id, &encoded);
+                }
+            }
+        }
+        Some(frames.freeze())
     }
 
     /// Whether to read on.
@@ -587,7 +654,7 @@ impl WatchStream {
 
     fn send(&mut self, response: WatchResponse) {
         self.queued_bytes += response.encoded_len();
-        self.output.push_back(response);
+        self.output.push_back(Output::Message(response));
     }
 }
 
@@ -598,6 +665,33 @@ impl Watcher {
             EventType::Delete => self.no_delete,
         }
     }
+}
+
+/// Fields of a WatchResponse.
+const HEADER: u32 = 1;
+const WATCH_ID: u32 = 2;
+
+/// More than a header with its ids and a watch id take, encoded.
+const MAX_HEAD: usize = 64;
+
+/// A WatchResponse with events alone.
+fn put_events(frames: &mut BytesMut, header: &[u8], id: i64, encoded: &Bytes) {
+    // As everywhere in Protocol Buffers, a 0 is not written, and a negative number is its two's complement.
+    let id = id as u64;
+    let id_len = match id {
+        0 => 0,
+        id => key_len(WATCH_ID) + encoded_len_varint(id),
+    };
+    let header_len = key_len(HEADER) + encoded_len_varint(header.len() as u64) + header.len();
+    put_prefix(frames, header_len + id_len + encoded.len());
+    encode_key(HEADER, WireType::LengthDelimited, frames);
+    encode_varint(header.len() as u64, frames);
+    frames.put_slice(header);
+    if id != 0 {
+        encode_key(WATCH_ID, WireType::Varint, frames);
+        encode_varint(id, frames);
+    }
+    frames.put_slice(encoded);
 }
 
 fn early_len(early: &[Early]) -> usize {

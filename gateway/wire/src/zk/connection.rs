@@ -236,27 +236,15 @@ impl Connection {
         err: i32,
         body: Bytes,
     ) -> Result<(), ConnectionError> {
-        let index = slot
-            .0
-            .checked_sub(self.first)
-            .ok_or(ConnectionError::NotWaiting)?;
-        let index = usize::try_from(index).map_err(|_| ConnectionError::NotWaiting)?;
-        let slot = self
-            .slots
-            .get_mut(index)
-            .ok_or(ConnectionError::NotWaiting)?;
-        if slot.answer.is_some() {
-            return Err(ConnectionError::NotWaiting);
-        }
+        let slot = self.waiting(slot)?;
         let sets_watches = err == 0 || (slot.is_exists && err == ErrorCode::NoNode.number());
         if !sets_watches {
             slot.watches = Watches::None;
         }
-        if slot.watches != Watches::None {
-            self.filled_watches += 1;
-        }
-        self.queued_bytes += body.len();
+        let (watches, length) = (slot.watches != Watches::None, body.len());
         slot.answer = Some(Answer { zxid, err, body });
+        self.filled_watches += usize::from(watches);
+        self.queued_bytes += length;
         Ok(())
     }
 
@@ -273,6 +261,17 @@ impl Connection {
             Some(slot) => slot.events.push_back(event),
             None => self.tail.push_back(event),
         }
+    }
+
+    /// An event without a number that belongs to the request of `slot`, which waits for its answer: what a client had
+    /// missed goes out right before the reply of its setWatches, behind the replies before it (ZooKeeper:
+    /// `DataTree.setWatches` within `FinalRequestProcessor`).
+    pub fn event_before(&mut self, slot: SlotId, body: Bytes) -> Result<(), ConnectionError> {
+        let slot = self.waiting(slot)?;
+        let length = body.len();
+        slot.events.push_back(Event { zxid: 0, body });
+        self.queued_bytes += length;
+        Ok(())
     }
 
     /// The session is there. No header will be below `floor_zxid`: the number that the client showed, when it is a
@@ -326,6 +325,9 @@ impl Connection {
                 break;
             };
             self.queued_bytes = self.queued_bytes.saturating_sub(body.len());
+            // Nearly always there is one frame: a chunk of just its size.
+            let copied = if body.len() > COPY_MAX { 0 } else { body.len() };
+            out.reserve(4 + HEADER_LEN + copied);
             out.put_i32(wire_length(HEADER_LEN + body.len()));
             header.write(&mut out);
             if body.len() > COPY_MAX {
@@ -401,6 +403,15 @@ impl Connection {
             .position(could_reveal)
             .unwrap_or(self.slots.len());
         behind_watch.max(before_reveal)
+    }
+
+    fn waiting(&mut self, slot: SlotId) -> Result<&mut Slot, ConnectionError> {
+        let index = slot.0.checked_sub(self.first);
+        index
+            .and_then(|index| usize::try_from(index).ok())
+            .and_then(|index| self.slots.get_mut(index))
+            .filter(|slot| slot.answer.is_none())
+            .ok_or(ConnectionError::NotWaiting)
     }
 
     fn next_frame(&mut self) -> Option<(ReplyHeader, Bytes)> {

@@ -22,6 +22,6 @@ pub use frame::{FourLetterWord, FrameDecoder, FrameError, Opening};
 pub use multi::{MultiKind, MultiOp, MultiRequest, MultiResponse, MultiResult};
 pub use op_code::{OpCode, UnknownOpCode, xid};
 pub use record::{Reader, Record, RecordError};
-pub use reply::{Reply, ReplyHeader, encode_reply};
+pub use reply::{Reply, ReplyHeader, encode_children, encode_reply};
 pub use request::{Request, RequestHeader, encode_request};
 pub use stat::Stat;

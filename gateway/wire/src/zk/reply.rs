@@ -1,12 +1,12 @@
 //! The reply header, a struct per reply record, and the table that ties operations to them.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::zk::error_code::ErrorCode;
 use crate::zk::frame::put_frame;
 use crate::zk::multi::MultiResponse;
 use crate::zk::op_code::OpCode;
-use crate::zk::record::{Reader, Record, RecordError, records};
+use crate::zk::record::{Reader, Record, RecordError, records, wire_length};
 use crate::zk::request::Acl;
 use crate::zk::stat::Stat;
 
@@ -147,6 +147,26 @@ pub fn encode_reply<B: Record>(xid: i32, zxid: i64, err: ErrorCode, body: &B) ->
     out.freeze()
 }
 
+/// Room for a Stat and a short path or value, so that most bodies grow once at most.
+const USUAL_LEN: usize = 192;
+
+/// The body of a getChildren2, as [`GetChildren2Response`] encodes it, of names that are kept elsewhere. Without the
+/// last [`Stat::LEN`] bytes it is the body of a getChildren.
+pub fn encode_children<'n>(
+    names: impl ExactSizeIterator<Item = &'n str> + Clone,
+    stat: &Stat,
+) -> Bytes {
+    let length: usize = names.clone().map(|name| 4 + name.len()).sum();
+    let mut out = BytesMut::with_capacity(4 + length + Stat::LEN);
+    out.put_i32(wire_length(names.len()));
+    for name in names {
+        out.put_i32(wire_length(name.len()));
+        out.put_slice(name.as_bytes());
+    }
+    stat.write(&mut out);
+    out.freeze()
+}
+
 macro_rules! replies {
     ($($(#[$meta:meta])* $name:ident($record:ty): $($op:ident)|+,)+) => {
         /// The body of a successful reply, for those who look inside replies of an upstream server.
@@ -172,7 +192,7 @@ macro_rules! replies {
 
             /// The body alone.
             pub fn encode(&self) -> Bytes {
-                let mut out = BytesMut::new();
+                let mut out = BytesMut::with_capacity(USUAL_LEN);
                 self.write(&mut out);
                 out.freeze()
             }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::etcd::frame::take_message;
 use crate::etcd::messages::etcdserverpb::{WatchCancelRequest, WatchProgressRequest};
 use crate::etcd::messages::mvccpb::KeyValue;
 
@@ -55,8 +56,20 @@ fn with_watcher(request: WatchCreateRequest) -> (WatchStream, WatcherKey) {
 }
 
 fn output(stream: &mut WatchStream) -> Vec<WatchResponse> {
-    let messages = std::iter::from_fn(|| stream.poll_output()).collect();
+    let mut frames = BytesMut::new();
+    while let Some(some) = stream.poll_output(1) {
+        frames.extend_from_slice(&some);
+    }
     assert_eq!(stream.queued_bytes(), 0);
+    messages(frames)
+}
+
+fn messages(mut frames: BytesMut) -> Vec<WatchResponse> {
+    let whole = std::iter::from_fn(|| take_message(&mut frames));
+    let messages = whole
+        .map(|message| WatchResponse::decode(message).unwrap())
+        .collect();
+    assert!(frames.is_empty());
     messages
 }
 
@@ -122,7 +135,7 @@ fn creates_are_answered_in_the_order_of_requests() {
     stream.events(c, 8, vec![put(8, 1)]);
     assert!(stream.queued_bytes() > 0);
     stream.denied(b, EtcdError::PermissionDenied, 7);
-    assert_eq!(stream.poll_output(), None);
+    assert_eq!(stream.poll_output(1), None);
     stream.created(a, 6);
     let events = WatchResponse {
         events: vec![put(8, 1)],
@@ -552,4 +565,79 @@ fn an_empty_message_is_ignored() {
         3,
     );
     assert_eq!((stream.poll_action(), output(&mut stream)), (None, vec![]));
+}
+
+#[test]
+fn shared_events_are_told_as_others_are() {
+    let wide = [
+        event(EventType::Put, 12, 900),
+        event(EventType::Delete, 12, 0),
+        event(EventType::Put, 12, 900),
+    ];
+    let narrow = [event(EventType::Put, 12, 3)];
+    let small = WatchStreamLimits {
+        max_message: 1000,
+        ..WatchStreamLimits::default()
+    };
+    for watch_id in [0, 7, -3] {
+        for filters in [vec![], vec![FilterType::Noput], vec![FilterType::Nodelete]] {
+            for (prev_kv, fragment) in [(false, false), (true, false), (false, true), (true, true)]
+            {
+                for (events, announced) in
+                    [(&wide[..], true), (&narrow[..], true), (&wide[..], false)]
+                {
+                    let told = |shared: bool| {
+                        let mut stream = WatchStream::new(ids(), small);
+                        let request = WatchCreateRequest {
+                            watch_id,
+                            prev_kv,
+                            fragment,
+                            progress_notify: true,
+                            filters: filters.iter().map(|f| *f as i32).collect(),
+                            ..watch("k")
+                        };
+                        create(&mut stream, request, 10);
+                        let key = asked(&mut stream);
+                        if announced {
+                            stream.created(key, 10);
+                        }
+                        if shared {
+                            let shared = SharedEvents::new(events.to_vec());
+                            stream.shared_events(key, 13, &shared);
+                        } else {
+                            stream.events(key, 13, events.to_vec());
+                        }
+                        stream.created(key, 10);
+                        (stream.idle_watchers(), output(&mut stream))
+                    };
+                    let case = (watch_id, &filters, prev_kv, fragment, announced);
+                    assert_eq!(told(true), told(false), "{case:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_that_waits_is_one_output_up_to_a_bound() {
+    let (mut stream, key) = with_watcher(watch("k"));
+    let shared = SharedEvents::new(vec![put(11, 100)]);
+    for revision in 11..31 {
+        stream.shared_events(key, revision, &shared);
+        stream.progress(revision);
+    }
+    let queued = stream.queued_bytes();
+    let some = stream.poll_output(1000).unwrap();
+    assert!((1000..1300).contains(&some.len()), "{}", some.len());
+    let rest = stream.poll_output(usize::MAX).unwrap();
+    assert!(some.len() + rest.len() > queued && stream.queued_bytes() == 0);
+    assert_eq!(stream.poll_output(1), None);
+    let mut all = BytesMut::from(&some[..]);
+    all.extend_from_slice(&rest);
+    let revisions: Vec<i64> = messages(all)
+        .iter()
+        .filter_map(|message| Some(message.header.as_ref()?.revision))
+        .collect();
+    let want: Vec<i64> = (11..31).flat_map(|revision| [revision; 2]).collect();
+    assert_eq!(revisions, want);
 }
