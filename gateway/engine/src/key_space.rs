@@ -12,8 +12,11 @@
 //! a lease here is its keys and its granted time, when it ends is decided outside.
 
 mod clocks;
+mod cluster;
 mod history;
 mod range;
+mod records;
+mod release;
 mod saved;
 pub(crate) mod span;
 #[cfg(test)]
@@ -27,7 +30,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use clocks::Clocks;
+pub use cluster::{Alarm, Cluster};
 use history::{Change, History};
+pub use records::{HistoryMoved, Reading, Record, hashed};
+pub use release::Release;
 use span::Span;
 use txn::{Put, check_key};
 pub use types::*;
@@ -42,6 +48,10 @@ pub struct KeySpace {
     leases: BTreeMap<i64, Lease>,
     history: History,
     clocks: Clocks,
+    cluster: Cluster,
+    /// What clients take this for. It changes refusals and what reads leave out, never the state, and so is in no
+    /// snapshot.
+    release: Release,
 }
 
 impl KeySpace {
@@ -55,7 +65,25 @@ impl KeySpace {
             leases: BTreeMap::new(),
             history: History::default(),
             clocks: Clocks::default(),
+            cluster: Cluster::default(),
+            release: Release::default(),
         }
+    }
+
+    /// Imitates this release from now on.
+    pub fn set_release(&mut self, release: Release) {
+        self.release = release;
+    }
+
+    /// Alarms and downgrade.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// What the raised alarms do not let a client do. A request that is wrong in itself is refused for that.
+    pub fn alarm_refusal(&self, command: &KeyCommand) -> Option<KeyError> {
+        let refusal = self.cluster.refusal(command, self.release)?;
+        self.check_shape(command).is_ok().then_some(refusal)
     }
 
     /// Applies one entry of the log: all of it, or nothing and an error.
@@ -270,24 +298,38 @@ impl KeySpace {
         }
     }
 
-    /// All checks; of a transaction also the branches it takes.
-    fn check_with_path(&self, command: &KeyCommand) -> Result<Vec<bool>, KeyError> {
+    /// What can be said without the state.
+    pub(crate) fn check_shape(&self, command: &KeyCommand) -> Result<(), KeyError> {
         match command {
             KeyCommand::Put { key, value, .. } => {
-                let Some(put) = command.as_put() else {
-                    return Ok(Vec::new());
-                };
-                put.check_shape()?;
-                check_size(key.len() + value.len())?;
-                put.check_state(self)?;
+                if let Some(put) = command.as_put() {
+                    put.check_shape()?;
+                }
+                check_size(key.len() + value.len())
             }
             KeyCommand::DeleteRange { key, range_end, .. } => {
                 check_key(key)?;
-                check_size(key.len() + range_end.len())?;
+                check_size(key.len() + range_end.len())
             }
             KeyCommand::Txn(txn) => {
-                txn.check_shape()?;
-                check_size(txn.size())?;
+                txn.check_shape(self.release)?;
+                check_size(txn.size())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All checks; of a transaction also the branches it takes.
+    fn check_with_path(&self, command: &KeyCommand) -> Result<Vec<bool>, KeyError> {
+        self.check_shape(command)?;
+        match command {
+            KeyCommand::Put { .. } => {
+                if let Some(put) = command.as_put() {
+                    put.check_state(self)?;
+                }
+            }
+            KeyCommand::DeleteRange { .. } => {}
+            KeyCommand::Txn(txn) => {
                 let path = txn.path(self);
                 txn.check_state(self, &path)?;
                 return Ok(path);
@@ -329,6 +371,8 @@ impl KeySpace {
                 kvs.iter().try_for_each(|kv| check_key(&kv.key))?
             }
             KeyCommand::RemoveAll { .. } | KeyCommand::TrimHistory { .. } => {}
+            KeyCommand::Alarm { active, alarm } => self.cluster.check_alarm(*active, *alarm)?,
+            KeyCommand::Downgrade { enable } => self.cluster.check_downgrade(*enable)?,
         }
         Ok(Vec::new())
     }
@@ -547,6 +591,13 @@ impl Writer<'_> {
                 self.space
                     .history
                     .trim(&self.space.current, oldest_ms, *keep_bytes);
+                KeyReply::Done
+            }
+            KeyCommand::Alarm { active, alarm } => {
+                KeyReply::Changed(self.space.cluster.set_alarm(*active, *alarm).into())
+            }
+            KeyCommand::Downgrade { enable } => {
+                self.space.cluster.set_downgrade(*enable);
                 KeyReply::Done
             }
         }

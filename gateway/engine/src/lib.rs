@@ -6,6 +6,7 @@
 pub mod converge;
 pub mod convert;
 pub mod core;
+pub mod key_auth;
 pub mod key_space;
 pub mod key_watch;
 pub mod layout;

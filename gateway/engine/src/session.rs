@@ -5,6 +5,7 @@
 //! protocol adds: id, password, negotiated timeout, and the one connection that may speak for it.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -225,11 +226,11 @@ impl Sessions {
     }
 }
 
-/// The timeout a server grants: between 2 and 20 ticks (ZooKeeper: ZooKeeperServer min and max
-/// session timeout).
-pub fn negotiate_timeout(asked_ms: i32, tick_ms: u32) -> u32 {
+/// The timeout a server grants, in milliseconds: what is asked, within what the server grants (ZooKeeper:
+/// `minSessionTimeout` and `maxSessionTimeout`, by default 2 and 20 ticks).
+pub fn negotiate_timeout(asked_ms: i32, granted: RangeInclusive<u32>) -> u32 {
     let asked = u32::try_from(asked_ms.max(0)).unwrap_or(0);
-    asked.clamp(tick_ms.saturating_mul(2), tick_ms.saturating_mul(20))
+    asked.min(*granted.end()).max(*granted.start())
 }
 
 /// A session id from time and a counter that never repeats within the millisecond.
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_are_clamped_to_two_and_twenty_ticks() {
+    fn timeouts_stay_within_what_is_granted() {
         for (asked, want) in [
             (60_000, 40_000),
             (100, 4_000),
@@ -265,7 +266,7 @@ mod tests {
             (-5, 4_000),
             (i32::MAX, 40_000),
         ] {
-            assert_eq!(negotiate_timeout(asked, 2_000), want);
+            assert_eq!(negotiate_timeout(asked, 4_000..=40_000), want);
         }
     }
 

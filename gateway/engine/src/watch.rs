@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::znode_tree::{Acl, Change, ChangeKind, ZnodeTree};
+use crate::znode_tree::{Acl, Change, ChangeKind, ZnodeTree, permits, perms};
 
 /// zxid of an event that is not about one change: what a client had missed (ZooKeeper:
 /// `WatchedEvent.NO_ZXID`).
@@ -36,7 +36,7 @@ pub enum EventKind {
     NodeChildrenChanged,
 }
 
-/// One event for one watcher.
+/// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchEvent {
     /// What happened.
@@ -45,6 +45,15 @@ pub struct WatchEvent {
     pub path: Arc<str>,
     /// Number of the change, or [`NO_ZXID`].
     pub zxid: i64,
+}
+
+/// One event and all who are told it: what a change costs for each watcher is a number in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fired {
+    /// The event.
+    pub event: WatchEvent,
+    /// In order, each once, and at least one.
+    pub watchers: Vec<WatcherId>,
 }
 
 /// Which watches a client means when it checks or removes some (ZooKeeper: `WatcherType`).
@@ -160,7 +169,7 @@ impl WatchTable {
 /// Firing.
 impl WatchTable {
     /// The events of one change, in the order in which they are sent; one-shot watches that
-    /// fire are gone. Equal events stand together, so that each need be encoded only once.
+    /// fire are gone.
     ///
     /// - created: NodeCreated to data watches of the node, NodeChildrenChanged to child watches
     ///   of its parent;
@@ -176,31 +185,41 @@ impl WatchTable {
         &mut self,
         change: &Change,
         can_read: impl Fn(WatcherId, &[Acl]) -> bool,
-    ) -> Vec<(WatcherId, WatchEvent)> {
+    ) -> Vec<Fired> {
         if self.by_path.is_empty() {
             return Vec::new();
         }
-        let mut events = Vec::new();
+        let mut all = Vec::new();
         let kind = match change.kind {
             ChangeKind::Created => EventKind::NodeCreated,
             ChangeKind::Deleted => EventKind::NodeDeleted,
             ChangeKind::DataChanged => EventKind::NodeDataChanged,
         };
         let mut told = self.trigger(&change.path, Held::DATA, Held::ON_DATA);
+        let of_one_kind = told.len();
         if self.recursive > 0 {
             self.add_recursive_above(&change.path, &mut told);
         }
         if change.kind == ChangeKind::Deleted {
             told.extend(self.trigger(&change.path, Held::CHILD, Held::CHILD));
         }
-        let mut send = |watchers: BTreeSet<WatcherId>, kind, path: &Arc<str>, acl: &[Acl]| {
-            let event = WatchEvent {
-                kind,
-                path: path.clone(),
-                zxid: change.zxid,
-            };
-            let readers = watchers.into_iter().filter(|w| can_read(*w, acl));
-            events.extend(readers.map(|w| (w, event.clone())));
+        if told.len() > of_one_kind {
+            told.sort_unstable();
+            told.dedup();
+        }
+        let mut send = |mut watchers: Vec<WatcherId>, kind, path: &Arc<str>, acl: &[Acl]| {
+            // Whoever is nobody may read what everybody may: one look settles nearly all.
+            if !permits(acl, perms::READ, &[]) {
+                watchers.retain(|w| can_read(*w, acl));
+            }
+            if !watchers.is_empty() {
+                let event = WatchEvent {
+                    kind,
+                    path: path.clone(),
+                    zxid: change.zxid,
+                };
+                all.push(Fired { event, watchers });
+            }
         };
         send(told, kind, &change.path, &change.acl);
         if change.kind != ChangeKind::DataChanged
@@ -212,7 +231,7 @@ impl WatchTable {
             let kind = EventKind::NodeChildrenChanged;
             send(told, kind, &parent, &change.parent_acl);
         }
-        events
+        all
     }
 
     /// Arms again what a client held before its connection broke, and returns what it missed
@@ -275,23 +294,38 @@ impl WatchTable {
         events
     }
 
-    /// Those at `path` who hold any of `any`; of what they hold, `used_up` goes.
-    fn trigger(&mut self, path: &str, used_up: Held, any: Held) -> BTreeSet<WatcherId> {
-        let Some(held) = self.by_path.get(path) else {
-            return BTreeSet::new();
+    /// Those at `path` who hold any of `any`, in order; of what they hold, `used_up` goes.
+    fn trigger(&mut self, path: &str, used_up: Held, any: Held) -> Vec<WatcherId> {
+        let Some(at_path) = self.by_path.get_mut(path) else {
+            return Vec::new();
         };
-        let fired: BTreeSet<WatcherId> = held
-            .iter()
-            .filter(|(_, held)| held.has(any))
-            .map(|(watcher, _)| *watcher)
-            .collect();
-        for watcher in &fired {
-            self.disarm(*watcher, path, used_up);
+        let (mut fired, mut done, mut used) = (Vec::new(), Vec::new(), 0);
+        // One pass over all of them: a herd that waits for one change is a thousand and more.
+        at_path.retain(|watcher, held| {
+            if !held.has(any) {
+                return true;
+            }
+            fired.push(*watcher);
+            let left = held.without(used_up);
+            used += held.len() - left.len();
+            *held = left;
+            if left == Held::NONE {
+                done.push(*watcher);
+            }
+            left != Held::NONE
+        });
+        // What is used up is never a recursive watch.
+        self.watches -= used;
+        if at_path.is_empty() {
+            self.by_path.remove(path);
+        }
+        for watcher in done {
+            self.forget(watcher, path);
         }
         fired
     }
 
-    fn add_recursive_above(&self, path: &str, told: &mut BTreeSet<WatcherId>) {
+    fn add_recursive_above(&self, path: &str, told: &mut Vec<WatcherId>) {
         let mut at = path;
         while let Some(parent) = parent_of(at) {
             if let Some(held) = self.by_path.get(parent) {
@@ -299,6 +333,16 @@ impl WatchTable {
                 told.extend(recursive.map(|(watcher, _)| *watcher));
             }
             at = parent;
+        }
+    }
+
+    /// The watcher holds nothing at the path any more.
+    fn forget(&mut self, watcher: WatcherId, path: &str) {
+        if let Some(paths) = self.by_watcher.get_mut(&watcher) {
+            paths.remove(path);
+            if paths.is_empty() {
+                self.by_watcher.remove(&watcher);
+            }
         }
     }
 
@@ -315,17 +359,15 @@ impl WatchTable {
             Some((path, _)) => path.clone(),
             None => Arc::from(path),
         };
-        let before = self.held(watcher, &path);
+        let at_path = self.by_path.entry(path.clone()).or_default();
+        let held = at_path.entry(watcher).or_insert(Held::NONE);
+        let before = *held;
         let after = before.with(more);
-        if after == before {
-            return;
+        *held = after;
+        if before == Held::NONE {
+            self.by_watcher.entry(watcher).or_default().insert(path);
         }
         self.count(before, after);
-        self.by_watcher
-            .entry(watcher)
-            .or_default()
-            .insert(path.clone());
-        self.by_path.entry(path).or_default().insert(watcher, after);
     }
 
     fn disarm(&mut self, watcher: WatcherId, path: &str, less: Held) {
@@ -346,12 +388,7 @@ impl WatchTable {
         if watchers.is_empty() {
             self.by_path.remove(path);
         }
-        if let Some(paths) = self.by_watcher.get_mut(&watcher) {
-            paths.remove(path);
-            if paths.is_empty() {
-                self.by_watcher.remove(&watcher);
-            }
-        }
+        self.forget(watcher, path);
     }
 
     fn count(&mut self, before: Held, after: Held) {

@@ -83,9 +83,11 @@ impl Replay {
                 for change in &applied.changes {
                     let read =
                         |who: WatcherId, acl: &[Acl]| permits(acl, perms::READ, &auth(who.0));
-                    for (watcher, event) in self.watches.fire(change, read) {
-                        let event = json!([format!("{:?}", event.kind), &*event.path]);
-                        events.entry(watcher.0).or_default().push(event);
+                    for fired in self.watches.fire(change, read) {
+                        let event = json!([format!("{:?}", fired.event.kind), &*fired.event.path]);
+                        for watcher in fired.watchers {
+                            events.entry(watcher.0).or_default().push(event.clone());
+                        }
                     }
                 }
                 let mut answer = answer(applied);

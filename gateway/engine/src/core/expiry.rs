@@ -441,6 +441,10 @@ impl Core {
     /// a whole snapshot before anything of theirs is removed implicitly.
     pub(super) fn started(&mut self, incarnation: u64, now_ms: i64, fx: &mut Effects) {
         self.st.node.restart(incarnation, ms(now_ms));
+        if self.mode(StoreKind::Zookeeper) == Mode::TakenOver {
+            // Above what was given out without the log: what clients show of it is this gateway's own.
+            self.st.zxid.next(now_ms);
+        }
         // What was held still is: its owner may return, and has not.
         for instance in self.st.protection.held_instances() {
             let keys: Vec<RecordKey> = self

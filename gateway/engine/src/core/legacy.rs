@@ -394,8 +394,7 @@ impl Core {
         // Records begin with the numbers that L gave them, as long as no client has seen ours.
         let as_given =
             self.mode(key.store) == Mode::Relay || !self.st.imported.contains(&key.store);
-        let mut changed = false;
-        match (&entry.meta, key.store) {
+        let changed = match (&entry.meta, key.store) {
             (LegacyMeta::Znode { stat, acl }, StoreKind::Zookeeper) => {
                 let path = path_of(key);
                 let owner = self
@@ -431,6 +430,7 @@ impl Core {
                         ..*stat
                     }
                 };
+                let (at, mzxid) = (path.clone(), stat.mzxid);
                 let import = TreeCommand::Import {
                     path,
                     data: entry.value.clone(),
@@ -438,6 +438,8 @@ impl Core {
                     stat,
                 };
                 self.apply_tree(&import, number, now_ms, fx);
+                let node = self.st.tree.node(&at);
+                node.is_some_and(|node| node.stat().mzxid == mzxid)
             }
             (
                 LegacyMeta::Pair {
@@ -468,10 +470,10 @@ impl Core {
                     lease: entry.owner,
                 };
                 self.apply_keys(&KeyCommand::Import { kv }, now_ms, fx);
-                changed = revision(self) != before;
+                revision(self) != before
             }
             _ => return,
-        }
+        };
         self.sync_present(key, From::Legacy, now_ms, fx);
         if let Some(reg) = self.st.registrations.get_mut(key).filter(|_| changed) {
             reg.shown = entry.mark;

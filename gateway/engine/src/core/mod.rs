@@ -10,8 +10,10 @@
 //!
 //! Inside: [`view`](self) writes to the two structures that clients see, `registrations` keeps what is
 //! known of each registration beside them, `expiry` carries out verdicts, `legacy` follows the old
-//! stores and says what they lack, `migration` moves the phase, `report` tells operators.
+//! stores and says what they lack, `migration` moves the phase, `auth` says who may do what, `report` tells
+//! operators.
 
+mod auth;
 mod expiry;
 mod legacy;
 mod migration;
@@ -28,7 +30,8 @@ use causeway_registry::{Delta, LeaseId, Node, NodeConfig, RecordBody, RecordKey,
 use serde::{Deserialize, Serialize};
 
 use crate::convert::Bridge;
-use crate::key_space::{KeyCommand, KeyError, KeyReply, KeySpace};
+use crate::key_auth::{AuthCommand, AuthError, AuthStore, Tokens};
+use crate::key_space::{KeyCommand, KeyError, KeyReply, KeySpace, Release};
 use crate::key_watch::{Delivery, KeyWatchTable};
 use crate::layout::LayoutSet;
 use crate::order::{Order, Scheme};
@@ -36,7 +39,7 @@ use crate::phase::{Acknowledges, Phase, PhaseState, Step};
 use crate::protection::{self, Alarm, Protection};
 use crate::route::Mode;
 use crate::session::{ConnId, LegacySession, Session, Sessions};
-use crate::watch::{WatchEvent, WatchTable, WatcherId};
+use crate::watch::{Fired, WatchEvent, WatchTable, WatcherId};
 use crate::znode_tree::{Acl, AuthId, Stat, TreeCommand, TreeError, TreeReply, ZnodeTree};
 
 pub use legacy::{Wanted, WantedOwner};
@@ -328,6 +331,8 @@ pub enum Command {
         /// Wall milliseconds.
         incarnation: u64,
     },
+    /// A change of etcd's users and roles. It holds hashes of passwords, and no password.
+    Auth(AuthCommand),
 }
 
 /// What the client is answered.
@@ -350,6 +355,8 @@ pub enum Reply {
     Deregistered(bool),
     /// An operator's order was not accepted.
     OrderRefused(String),
+    /// To a change of users and roles; with the header's revision.
+    Auth(Result<(), AuthError>),
 }
 
 /// Events for one watch of the etcd protocol.
@@ -370,7 +377,7 @@ pub struct Effects {
     /// Number for the reply's header (zxid or revision).
     pub number: i64,
     /// Events for ZooKeeper watches.
-    pub tree_events: Vec<(WatcherId, WatchEvent)>,
+    pub tree_events: Vec<Fired>,
     /// Events for etcd watches.
     pub key_events: Vec<KeyDispatch>,
     /// Connections whose session is over or was taken by another.
@@ -426,6 +433,8 @@ struct State {
     enforced: BTreeSet<String>,
     /// In the state, since a log may begin in the middle of a snapshot of L.
     feeds: BTreeMap<StoreKind, Feed>,
+    /// etcd's users and roles.
+    auth: AuthStore,
 }
 
 /// What is known of a legacy store's feed.
@@ -456,6 +465,8 @@ pub struct Core {
     tree_watches: WatchTable,
     key_watches: KeyWatchTable,
     auth: BTreeMap<WatcherId, Vec<AuthId>>,
+    /// Tokens of etcd's users. Volatile.
+    tokens: Tokens,
     /// Of the settings, shared, since showing one instance may lead to showing another.
     bridges: std::sync::Arc<[Bridge]>,
     /// Projections of each bridged registration.
@@ -520,6 +531,7 @@ impl Core {
             bound_leases: BTreeSet::new(),
             enforced: BTreeSet::new(),
             feeds: BTreeMap::new(),
+            auth: AuthStore::default(),
             phase,
         };
         let mut core = Core::around(settings, st);
@@ -555,6 +567,7 @@ impl Core {
             tree_watches: WatchTable::new(),
             key_watches: KeyWatchTable::new(),
             auth: BTreeMap::new(),
+            tokens: Tokens::default(),
             projections: BTreeMap::new(),
             fading: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -648,6 +661,7 @@ impl Core {
             Command::Deregister(key) => self.deregister_native(key, now_ms, &mut fx),
             Command::Protection(input) => self.order(input.clone(), now_ms, &mut fx),
             Command::Started { incarnation } => self.started(*incarnation, now_ms, &mut fx),
+            Command::Auth(command) => self.change_auth(command, &mut fx),
         }
         for id in fx.leases_over.iter().chain(&fx.revoked) {
             self.st.bound_leases.remove(id);
@@ -826,6 +840,12 @@ impl Core {
         &self.st.keys
     }
 
+    /// The release of etcd that clients are shown from now on: refusals and what reads leave out follow it. It is
+    /// in no log, since no state depends on it.
+    pub fn show_release(&mut self, release: Release) {
+        self.st.keys.set_release(release);
+    }
+
     /// Leases that hold general keys in L, and live as it says.
     pub fn bound_leases(&self) -> &BTreeSet<i64> {
         &self.st.bound_leases
@@ -859,6 +879,12 @@ impl Core {
     /// Layouts in force.
     pub fn layouts(&self) -> &LayoutSet {
         &self.settings.layouts
+    }
+
+    /// A zxid for a reply that shows a change of another store and none here. It is in no log: after a restart numbers
+    /// go on above the clock, and with it above this one.
+    pub fn fresh_zxid(&mut self, now_ms: i64) -> i64 {
+        self.st.zxid.next(now_ms)
     }
 
     /// Last zxid given out.

@@ -48,7 +48,7 @@ pub(super) struct Registration {
     /// A client wrote here after L had shown this mark: entries of L at or below it are superseded.
     pub(super) above: i64,
     /// The view last changed because L showed this mark: a write that L acknowledged at or below it is
-    /// there already. Only for etcd's keys.
+    /// there already.
     pub(super) shown: i64,
     /// L shall not have the entry that it has (or may get from an attempt under way): when it goes there,
     /// that is no news.
@@ -727,8 +727,9 @@ impl Core {
 /// write it there takes.
 const FADE_MS: i64 = 15 * 60_000;
 
-/// Values without an owner that are remembered for their echo.
-const ECHOES: usize = 16;
+/// Values without an owner that are remembered for their echo: as many as clients write while one of them is on its
+/// way to L and back. An echo that was forgotten would be taken for a direct writer's, and undo what was written since.
+const ECHOES: usize = 4096;
 
 /// Whether a record is there without proof of life.
 pub(super) fn is_late(health: Health) -> bool {

@@ -869,24 +869,19 @@ impl Core {
     }
 
     pub(super) fn reap(&mut self, now_ms: i64, fx: &mut Effects) {
-        let paths: Vec<String> = self
-            .st
-            .tree
-            .due_for_reap(now_ms)
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        let number = self.st.zxid.next(now_ms);
-        let gone: Vec<(RecordKey, Cause)> = self
-            .apply_tree(&TreeCommand::Reap { paths }, number, now_ms, fx)
-            .into_iter()
-            .map(|path| {
-                (
-                    RecordKey::new(StoreKind::Zookeeper, path.into_bytes()),
-                    Cause::Explicit,
-                )
-            })
-            .collect();
+        let mut gone: Vec<(RecordKey, Cause)> = Vec::new();
+        for path in self.st.tree.due_for_reap(now_ms) {
+            // ZooKeeper: a request of its own for each (ContainerManager.checkContainers).
+            let number = self.st.zxid.next(now_ms);
+            let command = TreeCommand::Reap {
+                paths: vec![path.to_string()],
+            };
+            let removed = self.apply_tree(&command, number, now_ms, fx);
+            gone.extend(removed.into_iter().map(|path| {
+                let key = RecordKey::new(StoreKind::Zookeeper, path.into_bytes());
+                (key, Cause::Explicit)
+            }));
+        }
         self.sync_all_absent(&gone, now_ms, fx);
     }
 }
@@ -934,6 +929,13 @@ impl Core {
         };
         let actor = Actor { peer, owner };
         fx.number = self.st.keys.revision();
+        if acknowledged.is_none()
+            && self.mode(StoreKind::Etcd) == Mode::Embedded
+            && let Some(error) = self.st.keys.alarm_refusal(op)
+        {
+            fx.reply = Some(Reply::Keys(Err(error)));
+            return;
+        }
         if let Some(mark) = acknowledged.filter(|_| self.mode(StoreKind::Etcd) == Mode::Relay) {
             // Before the take-over the numbers are L's: this change has L's.
             self.st.revision.follow(mark.saturating_sub(1));

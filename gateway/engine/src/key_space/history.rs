@@ -2,6 +2,7 @@
 //! that a reader with a foreign number has to be told.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -122,6 +123,19 @@ impl History {
             }
         }
         state.into_values().collect()
+    }
+
+    /// Of the keys of a range that have changed: their first change that is kept, and what was there before it.
+    pub(crate) fn past_in(
+        &self,
+        range: (Bound<Bytes>, Bound<Bytes>),
+    ) -> impl Iterator<Item = (&Bytes, i64, &Option<Arc<KeyValue>>)> {
+        self.past
+            .range::<Bytes, _>(range)
+            .filter_map(|(key, past)| {
+                past.front()
+                    .map(|(revision, before)| (key, *revision, before))
+            })
     }
 
     /// The keys of a span that are gone, with the number and the pair of their deletion.

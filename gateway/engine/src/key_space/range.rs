@@ -4,14 +4,15 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::KeySpace;
+use super::release::Release;
 use super::span::Span;
 use super::txn::check_key;
 use super::types::*;
 
 impl KeySpace {
-    /// Reads a range. Errors: empty key, revision in the future or no longer kept.
+    /// Reads a range. Errors: empty key, unknown sort, revision in the future or no longer kept.
     pub fn range(&self, request: &RangeRequest) -> Result<RangeReply, KeyError> {
-        check_key(&request.key)?;
+        request.check_shape(self.release)?;
         if request.revision > 0 {
             self.check_revision(request.revision)?;
         }
@@ -40,9 +41,12 @@ impl KeySpace {
             more = true;
         }
         if request.keys_only {
+            let no_lease =
+                self.release.keys_only_has_no_lease() && request.sort_target != SortTarget::Value;
             for kv in &mut kvs {
                 *kv = Arc::new(KeyValue {
                     value: Default::default(),
+                    lease: if no_lease { 0 } else { kv.lease },
                     ..KeyValue::clone(kv)
                 });
             }
@@ -52,6 +56,33 @@ impl KeySpace {
             kvs,
             count,
             more,
+        }
+    }
+}
+
+impl RangeRequest {
+    /// What can be said without the state (etcd: v3rpc checkRangeRequest). Errors: empty key, unknown sort.
+    pub fn check_shape(&self, release: Release) -> Result<(), KeyError> {
+        check_key(&self.key)?;
+        let unknown =
+            self.sort_order == SortOrder::Unknown || self.sort_target == SortTarget::Unknown;
+        if unknown && release.refuses_unknown_sorts() {
+            return Err(KeyError::InvalidSortOption);
+        }
+        Ok(())
+    }
+
+    /// Whether the pairs come in the order of their keys, all of them: what a stream of ranges can give
+    /// (etcd: v3rpc checkRangeStreamRequest). Says what stands against it.
+    pub fn unfit_for_a_stream(&self) -> Option<&'static str> {
+        let by_key = self.sort_order == SortOrder::None
+            || (self.sort_order, self.sort_target) == (SortOrder::Ascend, SortTarget::Key);
+        if !by_key {
+            Some("RangeStream does not support custom sort orders")
+        } else if has_filters(self) {
+            Some("RangeStream does not support revision filters")
+        } else {
+            None
         }
     }
 }
@@ -105,7 +136,7 @@ fn passes(kv: &KeyValue, request: &RangeRequest) -> bool {
 fn sort(kvs: &mut [Arc<KeyValue>], request: &RangeRequest) {
     let by = |a: &KeyValue, b: &KeyValue| -> Ordering {
         match request.sort_target {
-            SortTarget::Key => a.key.cmp(&b.key),
+            SortTarget::Key | SortTarget::Unknown => a.key.cmp(&b.key),
             SortTarget::Version => a.version.cmp(&b.version),
             SortTarget::Create => a.create_revision.cmp(&b.create_revision),
             SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
@@ -114,6 +145,7 @@ fn sort(kvs: &mut [Arc<KeyValue>], request: &RangeRequest) {
     };
     match request.sort_order {
         SortOrder::None | SortOrder::Ascend if request.sort_target == SortTarget::Key => {}
+        SortOrder::Unknown => {}
         SortOrder::None | SortOrder::Ascend => kvs.sort_by(|a, b| by(a, b)),
         SortOrder::Descend => kvs.sort_by(|a, b| by(b, a)),
     }

@@ -8,7 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::KeySpace;
 use super::clocks::Clocks;
+use super::cluster::Cluster;
 use super::history::{Change, History};
+use super::release::Release;
 use super::types::*;
 
 #[derive(Serialize, Deserialize)]
@@ -20,6 +22,7 @@ struct Saved {
     leases: BTreeMap<i64, (i64, bool)>,
     changes: Vec<SavedChange>,
     current: Vec<SavedPair>,
+    cluster: Cluster,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -94,6 +97,7 @@ impl Serialize for KeySpace {
                 .collect(),
             changes,
             current: current.collect(),
+            cluster: self.cluster.clone(),
         }
         .serialize(serializer)
     }
@@ -133,6 +137,8 @@ impl<'de> Deserialize<'de> for KeySpace {
             leases: BTreeMap::new(),
             history: History::restore(saved.floor, saved.dropped_delete, changes.into_iter()),
             clocks: Clocks::default(),
+            cluster: saved.cluster,
+            release: Release::default(),
         };
         for (id, (ttl_s, known)) in saved.leases {
             space.leases.insert(

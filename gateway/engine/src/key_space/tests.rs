@@ -312,20 +312,10 @@ fn puts() {
         KeyError::KeyNotFound,
     );
     refused(&[], put_with("a", "1", 77), KeyError::LeaseNotFound);
-    // Which of two errors is told differs between a lone put and one in a transaction.
     refused(
         &[],
         put_ignoring("a", "", 77, true, false),
         KeyError::LeaseNotFound,
-    );
-    refused(
-        &[],
-        txn(
-            vec![],
-            vec![op(put_ignoring("a", "", 77, true, false))],
-            vec![],
-        ),
-        KeyError::KeyNotFound,
     );
     refused(
         &[],
@@ -335,6 +325,65 @@ fn puts() {
     let half = "x".repeat(MAX_REQUEST_BYTES / 2);
     let halves = vec![op(put("a", &half)), op(put("b", &half))];
     refused(&[], txn(vec![], halves, vec![]), KeyError::RequestTooLarge);
+}
+
+/// Which of several faults is told, what an unknown sort is, and what `keys_only` leaves out.
+#[test]
+fn releases_differ() {
+    let future = Op::Range(RangeRequest {
+        revision: 9999,
+        ..get("x", "")
+    });
+    let unknown = RangeRequest {
+        sort_order: SortOrder::Unknown,
+        ..get("x", "")
+    };
+    let faults = |ops: Vec<Op>| txn(vec![], ops, vec![]);
+    let both = || op(put_ignoring("a", "", 77, true, false));
+    for (release, two_ops, one_op, unknown_sort, lease) in [
+        (
+            Release::new(3, 4),
+            Err(KeyError::KeyNotFound),
+            Err(KeyError::KeyNotFound),
+            Ok(()),
+            7,
+        ),
+        (
+            Release::new(3, 6),
+            Err(KeyError::FutureRevision),
+            Err(KeyError::KeyNotFound),
+            Err(KeyError::InvalidSortOption),
+            7,
+        ),
+        (
+            Release::new(3, 7),
+            Err(KeyError::FutureRevision),
+            Err(KeyError::LeaseNotFound),
+            Err(KeyError::InvalidSortOption),
+            0,
+        ),
+    ] {
+        let mut space = space(&[grant(7), put_with("k", "1", 7)]);
+        space.set_release(release);
+        assert_eq!(space.check(&faults(vec![future.clone(), both()])), two_ops);
+        assert_eq!(space.check(&faults(vec![both()])), one_op);
+        let in_txn = faults(vec![Op::Range(unknown.clone())]);
+        assert_eq!(space.check(&in_txn), unknown_sort);
+        assert_eq!(space.range(&unknown).map(drop), unknown_sort);
+        let keys_only = |sort_target| RangeRequest {
+            keys_only: true,
+            sort_target,
+            ..get("k", "")
+        };
+        let shown = |sort_target| {
+            let found = space.range(&keys_only(sort_target)).expect("a reply");
+            found.kvs[0].lease
+        };
+        assert_eq!(
+            (shown(SortTarget::Key), shown(SortTarget::Value)),
+            (lease, 7)
+        );
+    }
 }
 
 #[test]
@@ -946,7 +995,7 @@ fn transactions_refused() {
             ),
             Some(KeyError::ValueProvided),
         ),
-        // State is looked at only in the branch taken, puts before ranges.
+        // State is looked at only in the branch taken.
         (
             txn(vec![], vec![op(put_with("a", "1", 77))], vec![]),
             Some(KeyError::LeaseNotFound),
@@ -964,7 +1013,7 @@ fn transactions_refused() {
                 ],
                 vec![],
             ),
-            Some(KeyError::LeaseNotFound),
+            Some(KeyError::FutureRevision),
         ),
         (
             txn(
@@ -1509,6 +1558,8 @@ fn equals_the_naive_model() {
     for seed in 0..60 {
         let mut random = Random(seed);
         let (mut space, mut twin, mut model) = (KeySpace::new(1), KeySpace::new(1), Model::new());
+        // The model was written after these releases.
+        space.set_release(Release::new(3, 5));
         for step in 0..300 {
             let now_ms = step * 100;
             let command = random.command(space.revision());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
+use super::release::Release;
 use super::span::{Span, Spans};
 use super::types::*;
 use super::{KeySpace, Writer};
@@ -38,8 +39,11 @@ impl Put<'_> {
         self.check_ignored(space)
     }
 
-    /// A put in a transaction looks at the pair first (etcd: checkRequestPut).
+    /// Before 3.7 a put in a transaction looks at the pair first (etcd: checkRequestPut).
     fn check_state_in_txn(&self, space: &KeySpace) -> Result<(), KeyError> {
+        if space.release.checks_leases_first() {
+            return self.check_state(space);
+        }
         self.check_ignored(space)?;
         self.check_lease(space)
     }
@@ -69,25 +73,30 @@ pub(crate) fn check_key(key: &Bytes) -> Result<(), KeyError> {
 
 impl Txn {
     /// What can be said without the state: operations, depth, duplicates.
-    pub(crate) fn check_shape(&self) -> Result<(), KeyError> {
-        check_ops(self, MAX_TXN_OPS)?;
+    pub(crate) fn check_shape(&self, release: Release) -> Result<(), KeyError> {
+        check_ops(self, MAX_TXN_OPS, release)?;
         check_duplicates(&self.success)?;
         check_duplicates(&self.failure)?;
         Ok(())
     }
 
-    /// Checks all operations that would be done, puts before ranges as etcd does.
+    /// Checks all operations that would be done: one after another, and before 3.6 puts before ranges.
     pub(crate) fn check_state(&self, space: &KeySpace, path: &[bool]) -> Result<(), KeyError> {
-        check_path(self, &mut path.iter(), &|op| match op {
-            Op::Put { .. } => op
-                .as_put()
-                .map_or(Ok(()), |put| put.check_state_in_txn(space)),
-            _ => Ok(()),
-        })?;
-        check_path(self, &mut path.iter(), &|op| match op {
+        let put = |op: &Op| match op.as_put() {
+            Some(put) => put.check_state_in_txn(space),
+            None => Ok(()),
+        };
+        let range = |op: &Op| match op {
             Op::Range(range) => check_revision_in_txn(space, range.revision),
             _ => Ok(()),
-        })
+        };
+        if space.release.checks_in_order() {
+            return check_path(self, &mut path.iter(), &|op| {
+                put(op).and_then(|()| range(op))
+            });
+        }
+        check_path(self, &mut path.iter(), &put)?;
+        check_path(self, &mut path.iter(), &range)
     }
 
     /// Which branch each transaction takes, outermost first. Nested compares see the state before
@@ -184,7 +193,7 @@ impl Compare {
 }
 
 /// etcd: v3rpc checkTxnRequest. The budget also bounds the recursion.
-fn check_ops(txn: &Txn, budget: usize) -> Result<(), KeyError> {
+fn check_ops(txn: &Txn, budget: usize, release: Release) -> Result<(), KeyError> {
     let used = txn
         .compare
         .len()
@@ -196,10 +205,10 @@ fn check_ops(txn: &Txn, budget: usize) -> Result<(), KeyError> {
     }
     for op in txn.success.iter().chain(&txn.failure) {
         match op {
-            Op::Range(range) => check_key(&range.key)?,
+            Op::Range(range) => range.check_shape(release)?,
             Op::DeleteRange { key, .. } => check_key(key)?,
             Op::Put { .. } => op.as_put().map_or(Ok(()), |put| put.check_shape())?,
-            Op::Txn(nested) => check_ops(nested, left)?,
+            Op::Txn(nested) => check_ops(nested, left, release)?,
             Op::Empty => return Err(KeyError::KeyNotFound),
         }
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::cluster::Alarm;
+
 /// One key with its value and etcd's bookkeeping (mvccpb.KeyValue).
 ///
 /// A deletion is told with a pair that holds only `key` and `mod_revision`, as etcd does.
@@ -34,6 +36,8 @@ pub enum SortOrder {
     Ascend,
     /// Largest first.
     Descend,
+    /// One that does not exist: by key, where the release takes it at all.
+    Unknown,
 }
 
 /// What a range is ordered by (etcd: RangeRequest.SortTarget).
@@ -50,6 +54,8 @@ pub enum SortTarget {
     Mod,
     /// Value bytes.
     Value,
+    /// One that does not exist: by key, where the release takes it at all.
+    Unknown,
 }
 
 /// A read, with all of etcd's fields.
@@ -267,6 +273,18 @@ pub enum KeyCommand {
         /// The oldest changes go while more than this is kept.
         keep_bytes: u64,
     },
+    /// Raises an alarm, or clears it (etcd: Maintenance.Alarm).
+    Alarm {
+        /// Raise it.
+        active: bool,
+        /// Which, and of which etcd member.
+        alarm: Alarm,
+    },
+    /// Begins the downgrade to the release before, or ends it (etcd: Maintenance.Downgrade).
+    Downgrade {
+        /// Begin it.
+        enable: bool,
+    },
 }
 
 /// Lowest lease time that is granted (etcd: 1.5 election timeouts, rounded up, at its defaults).
@@ -275,6 +293,8 @@ pub const MIN_LEASE_TTL_S: i64 = 2;
 pub const MAX_LEASE_TTL_S: i64 = 9_000_000_000;
 /// Most compares or operations in a transaction, shared with the depth (etcd: `--max-txn-ops`).
 pub const MAX_TXN_OPS: usize = 128;
+/// Most alarms that are kept; etcd has no bound, and one for each kind and member that a client names.
+pub const MAX_ALARMS: usize = 4096;
 /// Most bytes of one request that writes (etcd: `--max-request-bytes`).
 pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
 
@@ -391,7 +411,7 @@ pub enum KeyReply {
         /// Granted seconds.
         ttl_s: i64,
     },
-    /// To commands that remove or import: how many keys changed visibly.
+    /// To commands that remove, import or alarm: how many keys or alarms it was about.
     Changed(usize),
     /// To commands that have nothing to say.
     Done,
@@ -432,7 +452,7 @@ pub enum KeyError {
     /// Two puts on a key, or a put inside a deleted range. InvalidArgument.
     #[error("etcdserver: duplicate key given in txn request")]
     DuplicateKey,
-    /// A sort that does not exist; for the translation from the wire. InvalidArgument.
+    /// A sort that does not exist. InvalidArgument.
     #[error("etcdserver: invalid sort option")]
     InvalidSortOption,
     /// Above [`MAX_REQUEST_BYTES`]. InvalidArgument.
@@ -456,4 +476,16 @@ pub enum KeyError {
     /// Above [`MAX_LEASE_TTL_S`]. OutOfRange.
     #[error("etcdserver: too large lease TTL")]
     LeaseTtlTooLarge,
+    /// The alarm NOSPACE is raised. ResourceExhausted.
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
+    /// The alarm CORRUPT is raised. DataLoss.
+    #[error("etcdserver: corrupt cluster")]
+    Corrupt,
+    /// More alarms than [`MAX_ALARMS`]. ResourceExhausted.
+    #[error("etcdserver: too many requests")]
+    TooManyAlarms,
+    /// A downgrade is under way. FailedPrecondition.
+    #[error("etcdserver: cluster has a downgrade job in progress")]
+    DowngradeInProcess,
 }

@@ -104,6 +104,7 @@ fn builtin_layouts_load_and_own_their_roots() {
             "dianrong",
             "go-zero",
             "grpc-endpoints",
+            "kitex",
             "kratos",
             "kratos-zk",
         ]
@@ -118,7 +119,10 @@ fn builtin_layouts_load_and_own_their_roots() {
         text(set.owned_roots(Zookeeper)),
         ["/com/dianrong/cfg", "/dubbo", "/microservices", "/services"]
     );
-    assert_eq!(text(set.owned_roots(Etcd)), ["/microservices/"]);
+    assert_eq!(
+        text(set.owned_roots(Etcd)),
+        ["/microservices/", "kitex/registry-etcd/"]
+    );
     let idle: Vec<&str> = set
         .layouts()
         .filter(|layout| !layout.is_active())
@@ -139,6 +143,7 @@ fn builtin_layouts_load_and_own_their_roots() {
         [
             "/microservices/",
             "billing/v2/",
+            "kitex/registry-etcd/",
             "orders.rpc/",
             "orders/",
             "prod/stock.rpc/"
@@ -651,6 +656,20 @@ fn records_of_etcd() {
         LEASE,
         "kratos microservices/other Stray: the claim $.name == service does not hold",
     );
+    let kitex = r#"{"network":"tcp","address":"10.20.3.7:8888","weight":0,"tags":{"zone":"a"}}"#;
+    check(
+        "kitex/registry-etcd/orders/10.20.3.7:8888",
+        kitex,
+        LEASE,
+        "kitex kitex/registry-etcd/orders [tcp://10.20.3.7 8888] UP w=0 {zone=a}",
+    );
+    check(
+        "kitex/registry-etcd/orders/10.20.3.8:8888",
+        kitex,
+        LEASE,
+        "kitex kitex/registry-etcd/orders Stray: the claim $.address == id does not hold",
+    );
+    check("kitex/registry-etcd", kitex, LEASE, "general");
     check("orders", "{}", LEASE, "general");
 
     let bytes = set.classify(Etcd, b"orders/\xff", b"{}", NodeKind::Leased, Some(LEASE));
@@ -827,7 +846,7 @@ fn mixed_directories_and_ranges() {
     check(
         "\0",
         "\0",
-        "/microservices/../microservices0 billing/v2/..billing/v20 orders.rpc/..orders.rpc0 orders/..orders0 prod/stock.rpc/..prod/stock.rpc0",
+        "/microservices/../microservices0 billing/v2/..billing/v20 kitex/registry-etcd/..kitex/registry-etcd0 orders.rpc/..orders.rpc0 orders/..orders0 prod/stock.rpc/..prod/stock.rpc0",
     );
 }
 

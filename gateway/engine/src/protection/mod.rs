@@ -154,7 +154,7 @@ impl Protection {
 
     /// One service, for `explain`, `services` and the console.
     pub fn service(&self, service: &str) -> Option<ServiceReport> {
-        let found = self.services.get(service)?;
+        let found = self.services.get(service).filter(|s| !s.is_empty())?;
         Some(found.report_to(&self.world, &self.context(service, self.now_ms)))
     }
 
@@ -271,6 +271,8 @@ impl Protection {
         {
             self.world.due.pop_first();
             touched.services.insert(service);
+            // Somebody who did not come back may count by now.
+            touched.explicit = true;
         }
         for input in inputs {
             self.apply(input, &mut touched, out);
@@ -447,6 +449,10 @@ impl Protection {
             service.raise_expected(self.settings.rule(&key), now);
         }
         let (loss, new) = service.mark_present(&key, &id, seen, out);
+        if let Some(left_ms) = service.come_back(&id) {
+            self.world.take_back_explicit(&key, left_ms);
+            touched.explicit = true;
+        }
         self.world.published += u64::from(new);
         self.world.services = self.services.len() as u64;
         if new || loss.is_some() {
@@ -527,27 +533,19 @@ impl Protection {
             }
             return;
         }
-        let removed = service.remove_by_owner(&id);
+        let removed = service.remove_by_owner(&id, now);
         let lost_by = removed.as_ref().and_then(Instance::loss);
         let lost_by = lost_by.map(|loss| loss.source.as_str());
-        let (emptied, expected) = (service.instances.is_empty(), service.expected);
         self.world.returned(&key, &id, lost_by, now);
         self.world.published = self.world.published.saturating_sub(1);
         let times = self.world.explicit.entry(key.clone()).or_default();
         times.push_back(now);
         touched.explicit = true;
         out.push(Output::Remove {
-            service: key.clone(),
+            service: key,
             instances: vec![id],
             cause: Cause::Explicit,
         });
-        if emptied {
-            out.push(Output::Alarm(Alarm {
-                service: Some(key),
-                expected,
-                ..self.plain_alarm(AlarmKind::ServiceEmptied, "by its owners")
-            }));
-        }
     }
 
     fn refused(&mut self, key: &str, id: &str, gateway: String, touched: &mut Touched) {
@@ -671,17 +669,19 @@ impl Protection {
 
     // --- explicit removals ---
 
-    /// "More than 40% of more than 10% of the services within 60 s raises an alarm."
+    /// "More than 40% of more than 10% of the services within 60 s raises an alarm", once it is clear that
+    /// they do not come back.
     fn watch_explicit(&mut self, touched: &Touched, out: &mut Vec<Output>) {
         if !touched.explicit && !self.world.mass_explicit {
             return;
         }
         let (mut hit, mut gone) = (0_u64, 0_u64);
+        let clear = self.now_ms - self.settings.return_ms;
         for (key, times) in &self.world.explicit {
             let service = self.services.get(key);
             let left = service.map_or(0, Service::published);
             gone += u64::from(service.is_none());
-            let removed = times.len() as u64;
+            let removed = times.partition_point(|at| *at <= clear) as u64;
             let share = self.settings.explicit_percent * (left + removed);
             hit += u64::from(100 * removed > share);
         }

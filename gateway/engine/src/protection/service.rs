@@ -15,6 +15,8 @@ use super::world::World;
 pub(super) struct Service {
     /// P.
     pub(super) instances: BTreeMap<InstanceId, Instance>,
+    /// Removed by their owners a moment ago; who comes back soon was never gone.
+    left: BTreeMap<InstanceId, Left>,
     /// E.
     pub(super) expected: u64,
     born_ms: i64,
@@ -25,6 +27,15 @@ pub(super) struct Service {
     wait_until_ms: Option<i64>,
     last: Option<LastHold>,
     pub(super) due_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Left {
+    at_ms: i64,
+    /// What its removal took from E: 1, or 0 where nothing was expected yet.
+    expected: u64,
+    /// Nobody stayed.
+    last: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +113,7 @@ impl Service {
     pub(super) fn born(now: i64) -> Self {
         Service {
             instances: BTreeMap::new(),
+            left: BTreeMap::new(),
             expected: 0,
             born_ms: now,
             lows: VecDeque::new(),
@@ -115,6 +127,11 @@ impl Service {
 
     /// Nothing in the view and nothing expected: nothing worth remembering.
     pub(super) fn is_over(&self) -> bool {
+        self.is_empty() && self.left.is_empty()
+    }
+
+    /// The same but for those that may come back.
+    pub(super) fn is_empty(&self) -> bool {
         self.instances.is_empty() && self.expected == 0 && self.protected.is_none()
     }
 
@@ -195,10 +212,39 @@ impl Service {
     }
 
     /// "Explicit removals pass at once", and "E falls by one for each removal by its owner".
-    pub(super) fn remove_by_owner(&mut self, id: &str) -> Option<Instance> {
+    pub(super) fn remove_by_owner(&mut self, id: &str, now: i64) -> Option<Instance> {
         let removed = self.instances.remove(id)?;
-        self.expected = self.expected.saturating_sub(1);
+        let taken = self.expected.min(1);
+        self.expected -= taken;
+        let left = Left {
+            at_ms: now,
+            expected: taken,
+            last: self.instances.is_empty(),
+        };
+        self.left.insert(id.to_owned(), left);
         Some(removed)
+    }
+
+    /// An owner that registers again soon did not leave: what its removal took from E is given back.
+    /// Says when it was removed.
+    pub(super) fn come_back(&mut self, id: &str) -> Option<i64> {
+        let left = self.left.remove(id)?;
+        self.expected = self.expected.saturating_add(left.expected);
+        Some(left.at_ms)
+    }
+
+    /// Who did not come back in time has left.
+    fn let_go(&mut self, world: &World, cx: &Context, out: &mut Vec<Output>) {
+        let due = cx.now - cx.settings.return_ms;
+        let mut last = false;
+        self.left.retain(|_, left| {
+            let gone = left.at_ms <= due;
+            last |= gone && left.last;
+            !gone
+        });
+        if last && self.instances.is_empty() {
+            out.push(self.alarm(AlarmKind::ServiceEmptied, world, cx, "by its owners"));
+        }
     }
 
     // --- expected size ---
@@ -356,6 +402,7 @@ impl Service {
         self.note_live(cx.rule, cx.now);
         self.raise_expected(cx.rule, cx.now);
         self.forget(world, cx);
+        self.let_go(world, cx, out);
         self.remove_released_explicit(world, cx, out);
         if world.reports_only(cx.key) {
             self.report(world, cx, out);
@@ -662,6 +709,8 @@ impl Service {
             Some(cx.now + last.left_ms(cx.rule, cx.now))
         });
         let forget = self.forgets_at(world, cx);
+        let left = self.left.values().map(|left| left.at_ms).min();
+        let left = left.map(|at| at + cx.settings.return_ms);
         let lost = self.lost().flat_map(|(_, instance, loss)| {
             let anew = world.started_ms + instance.ttl_ms;
             [
@@ -669,7 +718,7 @@ impl Service {
                 instance.from_before.then_some(anew),
             ]
         });
-        let single = [self.wait_until_ms, exit, alarm, last, forget];
+        let single = [self.wait_until_ms, exit, alarm, last, forget, left];
         let times = single.into_iter().chain(lost).flatten();
         times.filter(|at| *at > cx.now).min()
     }

@@ -215,6 +215,7 @@ fn ten_of_ten_deregistering_are_gone_at_once() {
     let mut rig = Rig::with(10, Settings::default());
     rig.deregister(0..10);
     assert_eq!((rig.published(), rig.held()), (0, 0));
+    rig.wait(10 * SECOND);
     let notice = rig.alarms(AlarmKind::ServiceEmptied);
     assert_eq!(notice.len(), 1);
     assert_eq!(notice[0].expected, 0);
@@ -1014,6 +1015,7 @@ fn many_explicit_removals_raise_an_alarm_and_pass() {
             rig.feed((0..removed_each).map(|i| removed(&service, i)).collect());
             rig.wait(SECOND);
         }
+        rig.wait(10 * SECOND);
         let found = rig.alarms(AlarmKind::MassExplicit).len();
         assert_eq!(found, alarm, "{removed_each} of {hit} services");
         let left: usize = rig.view.values().map(BTreeSet::len).sum();
@@ -1021,6 +1023,60 @@ fn many_explicit_removals_raise_an_alarm_and_pass() {
         rig.wait(MINUTE);
         assert_eq!(rig.protection.alarms(), []);
     }
+}
+
+/// Curator's discovery deletes and creates its own node at each reconnect: all of a fleet's do so when a
+/// gateway restarts, and what stood for them must go on to.
+#[test]
+fn who_registers_again_soon_was_never_gone() {
+    for (n, away, expected, alarms) in [
+        (10, 10 * SECOND - 1, 10, 0),
+        (10, 10 * SECOND, 0, 1),
+        (1, SECOND, 1, 0),
+    ] {
+        let mut rig = Rig::with(n, Settings::default());
+        rig.deregister(0..n);
+        assert_eq!(rig.published(), 0, "the view shows it at once");
+        rig.wait(away);
+        rig.register(S, 0..n);
+        rig.wait(SECOND);
+        let report = rig.report();
+        assert_eq!(
+            (report.expected, rig.published()),
+            (expected, n),
+            "after {away} ms"
+        );
+        for kind in [AlarmKind::MassExplicit, AlarmKind::ServiceEmptied] {
+            assert_eq!(rig.alarms(kind).len(), alarms, "{kind:?} after {away} ms");
+        }
+        rig.expire(0..n);
+        let held = if expected == 0 { 0 } else { n };
+        assert_eq!(
+            rig.published(),
+            held,
+            "what protection is for, after {away} ms"
+        );
+        rig.wait(MINUTE);
+        assert_eq!(rig.alarms(AlarmKind::ServiceEmptied).len(), alarms);
+    }
+}
+
+/// One that is away is not missing, and those that come back give back only what they took.
+#[test]
+fn who_is_away_for_a_moment_is_not_expected() {
+    let mut rig = Rig::with(10, Settings::default());
+    rig.deregister(0..4);
+    assert_eq!(rig.report().expected, 6);
+    rig.expire(4..6);
+    assert_eq!(rig.published(), 4, "two of six go");
+    rig.register(S, 0..4);
+    assert_eq!((rig.report().expected, rig.published()), (10, 8));
+
+    let mut young = Rig::new(Settings::default());
+    young.register(S, 0..3);
+    young.deregister(0..3);
+    young.register(S, 0..3);
+    assert_eq!(young.report().expected, 0, "nothing was expected yet");
 }
 
 #[test]

@@ -425,6 +425,9 @@ pub struct Settings {
     pub explicit_services_percent: u64,
     /// Explicit removals: within this long.
     pub explicit_window_ms: i64,
+    /// An instance that registers again within this long after its owner removed it was never gone: clients
+    /// such as Curator's discovery delete and create their node at each reconnect.
+    pub return_ms: i64,
     /// Longest life of an operator's order.
     pub override_max_ms: i64,
     /// For a TTL that is unknown or not positive.
@@ -447,6 +450,7 @@ impl Default for Settings {
             explicit_percent: 40,
             explicit_services_percent: 10,
             explicit_window_ms: 60_000,
+            return_ms: 10_000,
             override_max_ms: 24 * 3_600_000,
             default_ttl_ms: 30_000,
         }
@@ -490,11 +494,12 @@ impl Settings {
         ]
     }
 
-    fn durations(&self) -> [(&'static str, i64); 5] {
+    fn durations(&self) -> [(&'static str, i64); 6] {
         [
             ("brake_window_ms", self.brake_window_ms),
             ("stable_max_ms", self.stable_max_ms),
             ("explicit_window_ms", self.explicit_window_ms),
+            ("return_ms", self.return_ms),
             ("override_max_ms", self.override_max_ms),
             ("default_ttl_ms", self.default_ttl_ms),
         ]

@@ -320,6 +320,19 @@ impl World {
         Some(at + settings.brake_window_ms)
     }
 
+    /// One of a service's explicit removals, of this time, was none.
+    pub(super) fn take_back_explicit(&mut self, service: &str, at_ms: i64) {
+        let Some(times) = self.explicit.get_mut(service) else {
+            return;
+        };
+        if let Ok(found) = times.binary_search(&at_ms) {
+            times.remove(found);
+        }
+        if times.is_empty() {
+            self.explicit.remove(service);
+        }
+    }
+
     /// When the next explicit removal leaves its window.
     pub(super) fn explicit_ends(&self, settings: &Settings) -> Option<i64> {
         let oldest = self.explicit.values().filter_map(VecDeque::front).min()?;

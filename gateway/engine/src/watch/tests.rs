@@ -35,9 +35,9 @@ impl World {
                 A => permits(acl, perms::READ, &[]),
                 _ => permits(acl, perms::READ, &[AuthId::digest("u", "p")]),
             };
-            for (watcher, event) in self.table.fire(change, can_read) {
+            for Fired { event, watchers } in self.table.fire(change, can_read) {
                 assert_eq!(event.zxid, self.zxid);
-                seen.push(show(watcher, &event));
+                seen.extend(watchers.iter().map(|w| show(*w, &event)));
             }
         }
         seen

@@ -1,7 +1,7 @@
 //! ACLs: who may do what with a znode.
 //!
 //! ZooKeeper: `ZooKeeperServer.checkACL`, `PrepRequestProcessor.fixupACL` and the providers of the
-//! schemes `world`, `auth`, `digest` and `ip`.
+//! schemes `world`, `auth`, `digest`, `ip` and `x509`.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha1::{Digest as _, Sha1};
 
 use super::TreeError;
+use super::x500::is_distinguished_name;
 
 /// Permission bits of an [`Acl`], under ZooKeeper's names (`ZooDefs.Perms`).
 pub mod perms {
@@ -59,7 +60,7 @@ impl Acl {
 /// An identity that a connection has proved, or its address (scheme `ip`).
 ///
 /// Scheme `super` passes every check. It is never given for what a client says, but for the
-/// gateway's own writes, such as those to `/zookeeper/config`.
+/// gateway's own writes, such as those to `/zookeeper/config`, and to the certificate that an operator named.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AuthId {
     /// Scheme that proved it.
@@ -82,6 +83,15 @@ impl AuthId {
         AuthId {
             scheme: "digest".into(),
             id: digest_id(user, password),
+        }
+    }
+
+    /// The identity of somebody who showed a certificate with this name, in Java's words
+    /// (ZooKeeper: `X509AuthenticationProvider.getClientId`).
+    pub fn x509(subject: String) -> Self {
+        AuthId {
+            scheme: "x509".into(),
+            id: subject,
         }
     }
 
@@ -172,6 +182,8 @@ pub(super) fn fix_up<'a>(acl: &'a [Acl], auth: &[AuthId]) -> Result<Cow<'a, [Acl
             }
             "digest" if is_digest_id(&entry.id) => fixed.push(entry.clone()),
             "ip" if parse_network(&entry.id).is_some() => fixed.push(entry.clone()),
+            // Whether the scheme is on offer at all is the port's to say.
+            "x509" if is_distinguished_name(&entry.id) => fixed.push(entry.clone()),
             _ => return Err(TreeError::InvalidAcl),
         }
     }

@@ -13,9 +13,11 @@ mod acl;
 mod image;
 mod node;
 mod plan;
+mod quota;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod x500;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,6 +32,7 @@ pub use syntax::validate_path;
 
 use node::{CONTAINER_OWNER, ttl_owner};
 use plan::{Outlook, Step};
+use quota::Quotas;
 
 /// Why a command or read was refused, under ZooKeeper's names (`KeeperException.Code`).
 /// Nothing was changed, except that a command's zxid counts as used.
@@ -342,6 +345,7 @@ pub struct ZnodeTree {
     ephemerals: BTreeMap<i64, BTreeSet<Arc<str>>>,
     /// Containers and TTL nodes.
     collectable: BTreeSet<Arc<str>>,
+    quotas: Quotas,
     /// One copy of each ACL in use.
     acls: BTreeSet<AclRef>,
     /// Size of `acls` at which unused ones are dropped.
@@ -349,7 +353,7 @@ pub struct ZnodeTree {
     data_size: u64,
     ephemeral_count: usize,
     last_zxid: i64,
-    /// Source of [`ZnodeTree::edition`]; not part of the state that members share.
+    /// Source of [`Node::edition`]; not part of the state that members share.
     editions: u64,
 }
 
@@ -423,6 +427,16 @@ impl ZnodeTree {
     ) -> Result<(Option<Bytes>, Stat), TreeError> {
         let node = self.readable(path, auth)?;
         Ok((node.data.clone(), node.stat()))
+    }
+
+    /// The node itself, for somebody who may read it.
+    pub fn readable(&self, path: &str, auth: &[AuthId]) -> Result<&Node, TreeError> {
+        let node = self.node(path).ok_or(TreeError::NoNode)?;
+        if permits(&node.acl, perms::READ, auth) {
+            Ok(node)
+        } else {
+            Err(TreeError::NoAuth)
+        }
     }
 
     /// Names of a node's children, in order, and its stat. Nothing is copied.
@@ -522,14 +536,6 @@ impl ZnodeTree {
             }
         }
         found
-    }
-
-    /// A number that changes whenever anything changes that a reply about this node could show
-    /// (data, stat, list of children, ACL), and that never comes back, not even for a node
-    /// deleted and made again: the key for replies encoded outside. It means nothing across
-    /// restarts or members.
-    pub fn edition(&self, path: &str) -> Option<u64> {
-        Some(self.node(path)?.edition)
     }
 
     /// Containers and TTL nodes that are to be collected at `now_ms`, in order
@@ -685,6 +691,8 @@ impl Run<'_> {
                 None => Err(TreeError::NoNode),
             },
             Step::SetData { path, data } => {
+                let before = quota::length(self.tree.node(path).and_then(Node::data));
+                let more = quota::length(data.as_ref()) - before;
                 let stat = self.tree.set_data(path, data, |node| {
                     node.version = node::next_version(node.version);
                     node.mzxid = zxid;
@@ -692,6 +700,7 @@ impl Run<'_> {
                 });
                 let stat = stat.ok_or(TreeError::NoNode)?;
                 self.note(ChangeKind::DataChanged, path);
+                self.tree.count_for_quota(path, 0, more);
                 Ok(OpResult::Set(stat))
             }
             Step::SetAcl { path, acl } => {
@@ -789,8 +798,11 @@ impl Run<'_> {
             parent.creations = parent.creations.wrapping_add(1);
             parent.children_changed(zxid);
         }
+        let bytes = quota::length(node.data());
         self.tree.place(path.clone(), node);
         self.note(ChangeKind::Created, &path);
+        self.tree.recount_for_quota(&path);
+        self.tree.count_for_quota(&path, 1, bytes);
     }
 
     /// Removes a node without children; `None` when there is none such.
@@ -799,8 +811,10 @@ impl Run<'_> {
         if !node.children.is_empty() {
             return None;
         }
+        let bytes = quota::length(node.data());
         self.note(ChangeKind::Deleted, path);
         let path = self.tree.displace(path)?;
+        self.tree.count_for_quota(&path, -1, -bytes);
         let (parent, _) = syntax::split(&path)?;
         if let Some(parent) = self.tree.touch(parent) {
             parent.children_changed(self.zxid);
@@ -833,21 +847,13 @@ impl ZnodeTree {
             nodes: HashMap::new(),
             ephemerals: BTreeMap::new(),
             collectable: BTreeSet::new(),
+            quotas: Quotas::default(),
             acls: BTreeSet::new(),
             acls_limit: 64,
             data_size: 0,
             ephemeral_count: 0,
             last_zxid: 0,
             editions: 0,
-        }
-    }
-
-    fn readable(&self, path: &str, auth: &[AuthId]) -> Result<&Node, TreeError> {
-        let node = self.node(path).ok_or(TreeError::NoNode)?;
-        if permits(&node.acl, perms::READ, auth) {
-            Ok(node)
-        } else {
-            Err(TreeError::NoAuth)
         }
     }
 
@@ -865,8 +871,9 @@ impl ZnodeTree {
         node.edition = self.editions;
         self.data_size += node.size(&path);
         self.index(&path, node.owner);
+        self.quotas.placed(&path);
         if let Some((parent, name)) = syntax::split(&path)
-            && let Some(parent) = self.nodes.get_mut(parent)
+            && let Some(parent) = self.touch(parent)
         {
             parent.children.insert(Arc::from(name));
         }
@@ -878,8 +885,9 @@ impl ZnodeTree {
         let (path, node) = self.nodes.remove_entry(path)?;
         self.data_size -= node.size(&path);
         self.unindex(&path, node.owner);
+        self.quotas.displaced(&path);
         if let Some((parent, name)) = syntax::split(&path)
-            && let Some(parent) = self.nodes.get_mut(parent)
+            && let Some(parent) = self.touch(parent)
         {
             parent.children.remove(name);
         }

@@ -128,6 +128,14 @@ impl Node {
         self.creations
     }
 
+    /// A number that changes whenever anything changes that a reply about this node could show
+    /// (data, stat, list of children, ACL), and that never comes back, not even for a node
+    /// deleted and made again: the key for replies encoded outside. It means nothing across
+    /// restarts or members.
+    pub fn edition(&self) -> u64 {
+        self.edition
+    }
+
     /// The stat as clients see it (ZooKeeper: `DataNode.copyStat`).
     pub fn stat(&self) -> Stat {
         let num_children = i32::try_from(self.children.len()).unwrap_or(i32::MAX);

@@ -5,6 +5,7 @@ use causeway_registry::{LeaseId, RecordKey, StoreKind};
 
 use super::*;
 
+mod auth;
 mod model;
 mod regressions;
 use crate::converge::{Action, LegacyOwner};
@@ -782,6 +783,51 @@ fn a_put_that_the_feed_has_shown_is_not_done_again_when_it_is_acknowledged() {
         // Of a record that is here the feed's copy waits for the acknowledgement.
         check(as_txn, &[("a", 60), ("b", 61)], ("b", 61), ("b", 2));
     }
+}
+
+#[test]
+fn a_set_data_that_the_feed_has_shown_is_not_done_again_when_it_is_acknowledged() {
+    // A record without an owner: of others L's copy waits for the acknowledgement.
+    let check = |feed: &[(&str, i64)], acknowledged: (&str, i64), want: i32| {
+        let mut bench = Bench::with_zookeeper(Phase::MergeLegacy);
+        let entry = |end: &str, mark: i64| {
+            let mut entry = legacy_entry(3, 0, mark);
+            let value = entry.value.unwrap_or_default();
+            entry.value = Some([&value[..], end.as_bytes()].concat().into());
+            entry
+        };
+        let first = entry("", 60);
+        let path = String::from_utf8(first.key.to_vec()).expect("a path");
+        bench.legacy(LegacyEvent::Put(first));
+        let version = |bench: &Bench| bench.core.tree().node(&path).map(|n| n.stat().version);
+        let before = version(&bench).expect("is there");
+        for (end, mark) in feed {
+            bench.legacy(LegacyEvent::Put(entry(end, *mark)));
+        }
+        let (end, mark) = acknowledged;
+        let data = entry(end, mark).value;
+        let fx = bench.apply(Command::TreeAcknowledged {
+            peer: "10.0.0.1:7".into(),
+            session: 7,
+            op: TreeCommand::SetData {
+                path: path.clone(),
+                data: data.clone(),
+                version: -1,
+                auth: vec![AuthId::superuser()],
+            },
+            mark,
+        });
+        let Some(Reply::Tree(Ok(TreeReply::Set(stat)))) = fx.reply else {
+            panic!("{:?}", fx.reply);
+        };
+        assert_eq!(version(&bench), Some(before + want), "{feed:?}");
+        assert_eq!(stat.version, before + want, "{feed:?}");
+        let node = bench.core.tree().node(&path).expect("is there");
+        assert_eq!(node.data(), data.as_ref());
+    };
+    check(&[], (" ", 70), 1);
+    check(&[(" ", 70)], (" ", 70), 1);
+    check(&[("", 70), (" ", 80)], (" ", 80), 2);
 }
 
 #[test]

@@ -543,13 +543,17 @@ fn an_echo_of_an_older_value_does_not_replace_a_newer_one() {
         0,
         create("/services/billing", b"one", CreateMode::Persistent),
     );
-    let set = |data: &'static [u8]| TreeCommand::SetData {
+    let set = |data: &str| TreeCommand::SetData {
         path: "/services/billing".into(),
-        data: Some(Bytes::from_static(data)),
+        data: Some(Bytes::copy_from_slice(data.as_bytes())),
         version: -1,
         auth: Vec::new(),
     };
-    bench.write(0, set(b"two"));
+    // Clients do not wait for L here.
+    for n in 0..1000 {
+        bench.write(0, set(&n.to_string()));
+    }
+    bench.write(0, set("two"));
     let data = |bench: &Bench| {
         bench
             .core

@@ -385,7 +385,7 @@ impl Model {
             kvs.truncate(range.limit as usize + 1);
         }
         match range.sort_target {
-            SortTarget::Key => {}
+            SortTarget::Key | SortTarget::Unknown => {}
             SortTarget::Version => kvs.sort_by_key(|kv| kv.version),
             SortTarget::Create => kvs.sort_by_key(|kv| kv.create_revision),
             SortTarget::Mod => kvs.sort_by_key(|kv| kv.mod_revision),
@@ -396,7 +396,7 @@ impl Model {
             kvs.reverse();
             let mut stable: Vec<Vec<KeyValue>> = Vec::new();
             let same = |a: &KeyValue, b: &KeyValue| match range.sort_target {
-                SortTarget::Key => a.key == b.key,
+                SortTarget::Key | SortTarget::Unknown => a.key == b.key,
                 SortTarget::Version => a.version == b.version,
                 SortTarget::Create => a.create_revision == b.create_revision,
                 SortTarget::Mod => a.mod_revision == b.mod_revision,

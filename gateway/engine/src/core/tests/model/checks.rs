@@ -11,7 +11,7 @@ use crate::key_space::EventKind as KeyEventKind;
 use crate::key_watch::{StreamId, WatchSpec, WatchStart};
 use crate::phase::{Census, LegacyCopy, Phase};
 use crate::route::Mode;
-use crate::watch::WatcherId;
+use crate::watch::{Fired, WatcherId};
 
 const ROOT: &str = "/services";
 
@@ -65,7 +65,7 @@ impl Mirror {
     /// No event without a visible change, no visible change without an event.
     pub(super) fn follow(&mut self, core: &Core, fx: &Effects) -> Result<(), String> {
         let now = znodes(core);
-        for (_, event) in &fx.tree_events {
+        for Fired { event, .. } in &fx.tree_events {
             let path = event.path.to_string();
             let (before, after) = (self.znodes.get(&path), now.get(&path));
             if before == after && before.is_some() {
