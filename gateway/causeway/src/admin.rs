@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use axum::extract::{Query, Request, State};
+use axum::extract::{Path as UrlPath, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use causeway_engine::core::{Command, Reply};
@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::front::zookeeper::{self, Board};
 use crate::gateway::Gateway;
 use crate::legacy::Legacy;
 use crate::native::Native;
@@ -28,16 +29,28 @@ const UNCLAIMED: usize = 1000;
 struct App {
     gateway: Arc<Gateway>,
     legacy: Arc<Legacy>,
+    board: Arc<Board>,
 }
 
 /// Serves the admin port until the gateway stops.
-pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpListener) {
+pub async fn serve(
+    gateway: Arc<Gateway>,
+    legacy: Arc<Legacy>,
+    board: Arc<Board>,
+    listener: TcpListener,
+) {
     let mut stopping = gateway.stopping();
     let native = causeway_registry_node::router(Arc::new(Native::new(gateway.clone())));
-    let app = App { gateway, legacy };
+    let app = App {
+        gateway,
+        legacy,
+        board,
+    };
     let guarded = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/services", get(services))
+        .route("/commands", get(commands))
+        .route("/commands/{name}", get(command))
         .route("/v1/explain", get(explain))
         .route("/v1/plan", get(plan))
         .route("/v1/audit", get(audit))
@@ -249,7 +262,13 @@ async fn step(
             ));
         }
     };
-    app.legacy.prepare_step(&app.gateway, kind).await;
+    let prepared = app.legacy.prepare_step(&app.gateway, kind).await;
+    if let (Err(failure), false) = (&prepared, request.force) {
+        return Err(Failure(
+            StatusCode::CONFLICT,
+            json!({"error": "the step is not prepared", "failures": [failure]}),
+        ));
+    }
     let census = app.legacy.census(&app.gateway);
     let remaining = app.legacy.still_on_legacy(&app.gateway).await;
     let force = request.force.then(|| Forced {
@@ -352,6 +371,19 @@ async fn order(app: &App, input: Input) -> Result<(), Failure> {
         .map_err(|e| Failure::new(StatusCode::SERVICE_UNAVAILABLE, e.to_string()))
 }
 
+/// The commands of ZooKeeper's AdminServer. It lists them as links in HTML.
+async fn commands() -> Html<String> {
+    let link = |name| format!("<a href=\"/commands/{name}\">{name}</a>\n<br/>\n");
+    Html(zookeeper::commands::names().map(link).collect())
+}
+
+async fn command(State(app): State<App>, UrlPath(name): UrlPath<String>) -> Response {
+    match zookeeper::commands::answer(&app.gateway, &app.board, &name) {
+        Some(answer) => Json(answer).into_response(),
+        None => Failure::new(StatusCode::NOT_FOUND, format!("no command {name:?}")).into_response(),
+    }
+}
+
 async fn metrics(State(app): State<App>) -> Response {
     let mut text = String::new();
     let census = Census::CannotTell(String::new());
@@ -382,5 +414,6 @@ async fn metrics(State(app): State<App>) -> Response {
             }
         }
     });
+    app.board.metrics(&mut text);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }

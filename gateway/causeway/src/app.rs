@@ -27,14 +27,22 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Runs a gateway until it is told to stop.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let zookeeper = bind("zookeeper", config.zookeeper_listen).await?;
+    let zookeeper_secure = match config.zookeeper_secure_listen {
+        Some(addr) => Some(bind("zookeeper-secure", addr).await?),
+        None => None,
+    };
     let etcd = bind("etcd", config.etcd_listen).await?;
     let admin_port = bind("admin", config.admin_listen).await?;
 
-    let bound = [
-        zookeeper.local_addr()?,
-        etcd.local_addr()?,
-        admin_port.local_addr()?,
-    ];
+    let bound = Bound {
+        zookeeper: zookeeper.local_addr()?,
+        zookeeper_secure: match &zookeeper_secure {
+            Some(port) => Some(port.local_addr()?),
+            None => None,
+        },
+        etcd: etcd.local_addr()?,
+        admin: admin_port.local_addr()?,
+    };
 
     let clock = Clock::start();
     let (journal, recovered) = match &config.data_dir {
@@ -52,15 +60,23 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let legacy = Legacy::start(&gateway)?;
     let tasks = tokio_util::task::TaskTracker::new();
     tasks.spawn(gateway.clone().run_timers());
+    let board = front::zookeeper::board(&gateway.config, gateway.now_ms());
     tasks.spawn(front::zookeeper::serve(
         gateway.clone(),
         legacy.clone(),
+        board.clone(),
         zookeeper,
+        zookeeper_secure,
     ));
     tasks.spawn(front::etcd::serve(gateway.clone(), legacy.clone(), etcd));
-    tasks.spawn(admin::serve(gateway.clone(), legacy.clone(), admin_port));
+    tasks.spawn(admin::serve(
+        gateway.clone(),
+        legacy.clone(),
+        board,
+        admin_port,
+    ));
     tasks.close();
-    announce(&gateway, bound)?;
+    announce(&gateway, &bound)?;
 
     stop_signal().await?;
     tracing::info!("stopping: connections are closed, sessions and leases live on");
@@ -99,16 +115,36 @@ async fn bind(name: &str, addr: SocketAddr) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
+/// Where the ports are.
+struct Bound {
+    zookeeper: SocketAddr,
+    zookeeper_secure: Option<SocketAddr>,
+    etcd: SocketAddr,
+    admin: SocketAddr,
+}
+
 /// Says where the gateway listens: in the log, and in the file that was asked for.
-fn announce(gateway: &Gateway, [zookeeper, etcd, admin]: [SocketAddr; 3]) -> anyhow::Result<()> {
+fn announce(gateway: &Gateway, bound: &Bound) -> anyhow::Result<()> {
     let phase = gateway.with(|core| core.phase().phase()).0;
+    let Bound {
+        zookeeper,
+        etcd,
+        admin,
+        ..
+    } = bound;
     tracing::info!(%zookeeper, %etcd, %admin, %phase, "serving");
+    if let Some(zookeeper) = bound.zookeeper_secure {
+        tracing::info!(%zookeeper, "serving ZooKeeper over TLS");
+    }
     if let Some(path) = &gateway.config.ports_file {
-        let text = serde_json::json!({
+        let mut text = serde_json::json!({
             "zookeeper": zookeeper.port(),
             "etcd": etcd.port(),
             "admin": admin.port(),
         });
+        if let Some(secure) = bound.zookeeper_secure {
+            text["zookeeper_secure"] = secure.port().into();
+        }
         // Readers wait for the file to appear: it appears whole.
         let fresh = path.with_extension("new");
         std::fs::write(&fresh, text.to_string())

@@ -1,7 +1,10 @@
 //! Configuration: command line over environment over file over defaults, checked as a whole before
 //! anything starts. Every error is reported, not only the first.
 
+mod tls;
+
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +12,13 @@ use causeway_engine::convert::{Bridge, BridgeConfig};
 use causeway_engine::layout::{LayoutConfig, LayoutSet, PassConfig};
 use causeway_engine::phase::Phase;
 use causeway_engine::protection;
+use causeway_wire::zk::FourLetterWord;
 use serde::Deserialize;
+
+pub use tls::{Ports, TlsSection};
+
+/// Protocols above TLS on the etcd port: gRPC, and its JSON gateway for clients of either HTTP.
+const ETCD_ALPN: &[&str] = &["h2", "http/1.1"];
 
 /// Flags of `causeway serve` and `causeway check`. All of them are text here, so that every bad value
 /// is reported with the others; each is also a `CAUSEWAY_…` variable and a key of the file.
@@ -62,6 +71,39 @@ pub struct Flags {
     /// Form of the log: text or json [default: text].
     #[arg(long, env = "CAUSEWAY_LOG_FORMAT", value_name = "FORM")]
     pub log_format: Option<String>,
+    /// Address of a second ZooKeeper port, for TLS alone [default: none].
+    #[arg(long, env = "CAUSEWAY_ZOOKEEPER_SECURE_LISTEN", value_name = "ADDR")]
+    pub zookeeper_secure_listen: Option<String>,
+    /// Certificate of the ZooKeeper port with its chain, in PEM; with it the port speaks TLS.
+    #[arg(long, env = "CAUSEWAY_ZOOKEEPER_TLS_CERT", value_name = "FILE")]
+    pub zookeeper_tls_cert: Option<PathBuf>,
+    /// Its key [default: in the same file].
+    #[arg(long, env = "CAUSEWAY_ZOOKEEPER_TLS_KEY", value_name = "FILE")]
+    pub zookeeper_tls_key: Option<PathBuf>,
+    /// CAs of the certificates that ZooKeeper clients show.
+    #[arg(long, env = "CAUSEWAY_ZOOKEEPER_TLS_CLIENT_CA", value_name = "FILE")]
+    pub zookeeper_tls_client_ca: Option<PathBuf>,
+    /// Whether ZooKeeper clients show a certificate: none, want, need [default: need with a CA].
+    #[arg(long, env = "CAUSEWAY_ZOOKEEPER_TLS_CLIENT_AUTH", value_name = "WHAT")]
+    pub zookeeper_tls_client_auth: Option<String>,
+    /// What the ZooKeeper port takes: plain, both, tls [default: tls; plain beside a secure port].
+    #[arg(long, env = "CAUSEWAY_ZOOKEEPER_TLS_MODE", value_name = "MODE")]
+    pub zookeeper_tls_mode: Option<String>,
+    /// Certificate of the etcd port with its chain, in PEM; with it the port speaks TLS.
+    #[arg(long, env = "CAUSEWAY_ETCD_TLS_CERT", value_name = "FILE")]
+    pub etcd_tls_cert: Option<PathBuf>,
+    /// Its key [default: in the same file].
+    #[arg(long, env = "CAUSEWAY_ETCD_TLS_KEY", value_name = "FILE")]
+    pub etcd_tls_key: Option<PathBuf>,
+    /// CAs of the certificates that etcd clients show.
+    #[arg(long, env = "CAUSEWAY_ETCD_TLS_CLIENT_CA", value_name = "FILE")]
+    pub etcd_tls_client_ca: Option<PathBuf>,
+    /// Whether etcd clients show a certificate: none, want, need [default: need with a CA].
+    #[arg(long, env = "CAUSEWAY_ETCD_TLS_CLIENT_AUTH", value_name = "WHAT")]
+    pub etcd_tls_client_auth: Option<String>,
+    /// What the etcd port takes: plain, both, tls [default: tls].
+    #[arg(long, env = "CAUSEWAY_ETCD_TLS_MODE", value_name = "MODE")]
+    pub etcd_tls_mode: Option<String>,
 }
 
 /// The file, as written. Every flag is a key; sections hold what has no flag.
@@ -81,6 +123,7 @@ struct File {
     admin_token: Option<String>,
     ports_file: Option<PathBuf>,
     log_format: Option<String>,
+    zookeeper_secure_listen: Option<String>,
     #[serde(default)]
     protection: protection::Settings,
     #[serde(default)]
@@ -121,6 +164,28 @@ pub struct ZookeeperSection {
     pub max_frame: Option<u64>,
     /// Connections one address may have (default 0: no limit; ZooKeeper's own is 60).
     pub max_connections_per_address: Option<u64>,
+    /// Connections the port may have (default 0: no limit, as ZooKeeper's `maxCnxns`).
+    pub max_connections: Option<u64>,
+    /// Requests of one connection that may wait for their answer before no more is read from it (default 4096).
+    pub max_requests_per_connection: Option<u64>,
+    /// Requests of all connections that may wait before each goes on with one at a time; 0 for no limit
+    /// (default 1000, as ZooKeeper's `globalOutstandingLimit`).
+    pub max_outstanding_requests: Option<u64>,
+    /// Paths that one connection may watch before it is closed (default 1000000).
+    pub max_watches_per_connection: Option<u64>,
+    /// Shortest session timeout granted, in milliseconds (default 2 ticks).
+    pub min_session_timeout_ms: Option<u64>,
+    /// Longest session timeout granted, in milliseconds (default 20 ticks).
+    pub max_session_timeout_ms: Option<u64>,
+    /// Four-letter words that are answered, as ZooKeeper's `4lw.commands.whitelist`: a list with commas, or `*`
+    /// for all (default: those that neither list what clients do nor change anything).
+    pub four_letter_words: Option<String>,
+    /// TLS.
+    #[serde(default)]
+    pub tls: TlsSection,
+    /// Name in the certificate of those whom every ACL lets pass, as `whoAmI` shows it (ZooKeeper:
+    /// `X509AuthenticationProvider.superUser`).
+    pub x509_superuser: Option<String>,
 }
 
 /// `[etcd]`.
@@ -129,8 +194,11 @@ pub struct ZookeeperSection {
 pub struct EtcdSection {
     /// Smallest TTL granted to a lease, in seconds (default 2, as etcd with its default election timeout).
     pub min_lease_ttl_s: Option<u64>,
-    /// Version shown by Status when there is no legacy etcd (default 3.5.21).
+    /// Version shown by Status when there is no legacy etcd (default 3.7.3).
     pub version: Option<String>,
+    /// TLS.
+    #[serde(default)]
+    pub tls: TlsSection,
 }
 
 /// A legacy ensemble.
@@ -147,8 +215,16 @@ pub struct ZookeeperServers {
 pub struct Config {
     /// ZooKeeper port.
     pub zookeeper_listen: SocketAddr,
+    /// ZooKeeper port for TLS alone.
+    pub zookeeper_secure_listen: Option<SocketAddr>,
+    /// What the ZooKeeper ports take.
+    pub zookeeper_tls: Ports,
+    /// Name of those whom every ACL lets pass.
+    pub x509_superuser: Option<String>,
     /// etcd port.
     pub etcd_listen: SocketAddr,
+    /// What the etcd port takes.
+    pub etcd_tls: Ports,
     /// Admin and native API port.
     pub admin_listen: SocketAddr,
     /// Legacy ensemble.
@@ -183,6 +259,18 @@ pub struct Config {
     pub max_frame: usize,
     /// Connections per address; 0 for no limit.
     pub max_connections_per_address: usize,
+    /// Connections of the ZooKeeper port; 0 for no limit.
+    pub max_connections: usize,
+    /// Requests of one connection without an answer.
+    pub max_requests_per_connection: usize,
+    /// Requests of all connections without an answer; 0 for no limit.
+    pub max_outstanding_requests: usize,
+    /// Paths that one connection may watch.
+    pub max_watches_per_connection: usize,
+    /// Session timeouts that are granted, in milliseconds.
+    pub session_timeout_ms: RangeInclusive<u32>,
+    /// Four-letter words that are answered.
+    pub four_letter_words: Vec<FourLetterWord>,
     /// Smallest lease TTL in seconds.
     pub min_lease_ttl_s: i64,
     /// Version shown without a legacy etcd.
@@ -251,11 +339,24 @@ impl Config {
             &file.admin_listen,
             "127.0.0.1:8500",
         );
-        let listeners = [
+        let zookeeper_secure_listen = flags
+            .zookeeper_secure_listen
+            .as_ref()
+            .or(file.zookeeper_secure_listen.as_ref())
+            .map(|_| {
+                listen(
+                    "zookeeper-secure-listen",
+                    &flags.zookeeper_secure_listen,
+                    &file.zookeeper_secure_listen,
+                    "127.0.0.1:2281",
+                )
+            });
+        let mut listeners = vec![
             ("zookeeper", zookeeper_listen),
             ("etcd", etcd_listen),
             ("admin", admin_listen),
         ];
+        listeners.extend(zookeeper_secure_listen.map(|at| ("zookeeper-secure", at)));
         for (i, (a, at)) in listeners.iter().enumerate() {
             for (b, other) in &listeners[i + 1..] {
                 if at == other && at.port() != 0 {
@@ -378,6 +479,34 @@ impl Config {
             }
         }
 
+        let zookeeper_tls = file
+            .zookeeper
+            .tls
+            .under(TlsSection {
+                cert: flags.zookeeper_tls_cert.clone(),
+                key: flags.zookeeper_tls_key.clone(),
+                client_ca: flags.zookeeper_tls_client_ca.clone(),
+                client_auth: flags.zookeeper_tls_client_auth.clone(),
+                mode: flags.zookeeper_tls_mode.clone(),
+            })
+            .load(
+                "zookeeper",
+                zookeeper_secure_listen.is_some(),
+                &[],
+                &mut errors,
+            );
+        let etcd_tls = file
+            .etcd
+            .tls
+            .under(TlsSection {
+                cert: flags.etcd_tls_cert.clone(),
+                key: flags.etcd_tls_key.clone(),
+                client_ca: flags.etcd_tls_client_ca.clone(),
+                client_auth: flags.etcd_tls_client_auth.clone(),
+                mode: flags.etcd_tls_mode.clone(),
+            })
+            .load("etcd", false, ETCD_ALPN, &mut errors);
+
         let tick_ms = bounded(
             file.zookeeper.tick_ms,
             2000,
@@ -399,6 +528,60 @@ impl Config {
             "zookeeper.max_connections_per_address",
             &mut errors,
         );
+        let connections = bounded(
+            file.zookeeper.max_connections,
+            0,
+            0..=10_000_000,
+            "zookeeper.max_connections",
+            &mut errors,
+        );
+        let requests = bounded(
+            file.zookeeper.max_requests_per_connection,
+            4096,
+            1..=1_000_000,
+            "zookeeper.max_requests_per_connection",
+            &mut errors,
+        );
+        let outstanding = bounded(
+            file.zookeeper.max_outstanding_requests,
+            1000,
+            0..=100_000_000,
+            "zookeeper.max_outstanding_requests",
+            &mut errors,
+        );
+        let watches = bounded(
+            file.zookeeper.max_watches_per_connection,
+            1_000_000,
+            1..=100_000_000,
+            "zookeeper.max_watches_per_connection",
+            &mut errors,
+        );
+        let shortest = bounded(
+            file.zookeeper.min_session_timeout_ms,
+            tick_ms * 2,
+            1..=86_400_000,
+            "zookeeper.min_session_timeout_ms",
+            &mut errors,
+        );
+        let longest = bounded(
+            file.zookeeper.max_session_timeout_ms,
+            tick_ms * 20,
+            1..=86_400_000,
+            "zookeeper.max_session_timeout_ms",
+            &mut errors,
+        );
+        if shortest > longest {
+            errors.push(format!(
+                "zookeeper.min_session_timeout_ms: {shortest} is above zookeeper.max_session_timeout_ms, {longest}"
+            ));
+        }
+        let four_letter_words = match &file.zookeeper.four_letter_words {
+            None => ALWAYS_ANSWERED.to_vec(),
+            Some(text) => four_letter_words(text).unwrap_or_else(|e| {
+                errors.push(format!("zookeeper.four_letter_words: {e}"));
+                Vec::new()
+            }),
+        };
         let min_ttl = bounded(
             file.etcd.min_lease_ttl_s,
             2,
@@ -443,7 +626,11 @@ impl Config {
         }
         Ok(Config {
             zookeeper_listen,
+            zookeeper_secure_listen,
+            zookeeper_tls,
+            x509_superuser: file.zookeeper.x509_superuser,
             etcd_listen,
+            etcd_tls,
             admin_listen,
             legacy_zookeeper,
             legacy_etcd,
@@ -461,8 +648,15 @@ impl Config {
             tick_ms: u32::try_from(tick_ms).unwrap_or(2000),
             max_frame: usize::try_from(max_frame).unwrap_or(0xf_ffff),
             max_connections_per_address: usize::try_from(per_address).unwrap_or(0),
+            max_connections: usize::try_from(connections).unwrap_or(0),
+            max_requests_per_connection: usize::try_from(requests).unwrap_or(4096),
+            max_outstanding_requests: usize::try_from(outstanding).unwrap_or(0),
+            max_watches_per_connection: usize::try_from(watches).unwrap_or(1_000_000),
+            session_timeout_ms: u32::try_from(shortest).unwrap_or(4000)
+                ..=u32::try_from(longest).unwrap_or(40_000),
+            four_letter_words,
             min_lease_ttl_s: i64::try_from(min_ttl).unwrap_or(2),
-            etcd_version: file.etcd.version.unwrap_or_else(|| "3.5.21".into()),
+            etcd_version: file.etcd.version.unwrap_or_else(|| "3.7.3".into()),
             layouts,
             bridges,
         })
@@ -486,6 +680,37 @@ fn bounded(
         range.end()
     ));
     default
+}
+
+/// Four-letter words that are answered when nobody chose: all that only tell figures. A dashboard or a client
+/// library that asked the ensemble for them finds them here as well, with nothing but the address changed.
+/// Those that list what every client holds, or that change something, have to be asked for.
+const ALWAYS_ANSWERED: &[FourLetterWord] = &[
+    FourLetterWord::Conf,
+    FourLetterWord::Cons,
+    FourLetterWord::Dirs,
+    FourLetterWord::Envi,
+    FourLetterWord::Gtmk,
+    FourLetterWord::Hash,
+    FourLetterWord::Isro,
+    FourLetterWord::Mntr,
+    FourLetterWord::Ruok,
+    FourLetterWord::Srvr,
+    FourLetterWord::Stat,
+    FourLetterWord::Wchs,
+];
+
+/// ZooKeeper: `FourLetterCommands.isEnabled`; `srvr` is answered in any case, since scripts depend on it.
+fn four_letter_words(text: &str) -> Result<Vec<FourLetterWord>, String> {
+    let mut words = vec![FourLetterWord::Srvr];
+    for name in text.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+        if name == "*" {
+            return Ok(FourLetterWord::ALL.to_vec());
+        }
+        let known = FourLetterWord::ALL.iter().find(|w| w.as_str() == name);
+        words.push(*known.ok_or_else(|| format!("{name:?} is no four-letter word"))?);
+    }
+    Ok(words)
 }
 
 fn zookeeper_servers(text: &str) -> Result<ZookeeperServers, String> {
@@ -620,6 +845,37 @@ mod tests {
             errors.to_string().contains("needs a legacy store"),
             "{errors}"
         );
+    }
+
+    #[test]
+    fn four_letter_words_are_listed_as_in_zookeeper() {
+        let words = |toml: &str| load(toml, |_| {}).map(|c| c.four_letter_words);
+        let check = |setting: &str, want: &[&str]| {
+            let toml = format!("[zookeeper]\nfour_letter_words = '{setting}'");
+            let got = words(&toml).expect("valid");
+            let got: Vec<&str> = got.iter().map(|w| w.as_str()).collect();
+            assert_eq!(got, want, "{setting}");
+        };
+        check("", &["srvr"]);
+        check("stat, ruok,", &["srvr", "stat", "ruok"]);
+        let all: Vec<&str> = FourLetterWord::ALL.iter().map(|w| w.as_str()).collect();
+        check("mntr,*", &all);
+        let default = words("").expect("valid");
+        assert!(default.contains(&FourLetterWord::Mntr));
+        assert!(!default.contains(&FourLetterWord::Wchc));
+        let errors = words("[zookeeper]\nfour_letter_words = 'stat,kill'").expect_err("bad");
+        assert!(errors.to_string().contains("\"kill\""), "{errors}");
+    }
+
+    #[test]
+    fn session_timeouts_are_ticks_unless_given() {
+        let range = |toml: &str| load(toml, |_| {}).map(|c| c.session_timeout_ms);
+        assert_eq!(range("").expect("valid"), 4000..=40_000);
+        let slow = "[zookeeper]\ntick_ms = 3000\nmin_session_timeout_ms = 1000";
+        assert_eq!(range(slow).expect("valid"), 1000..=60_000);
+        let crossed = "[zookeeper]\nmin_session_timeout_ms = 50000";
+        let errors = range(crossed).expect_err("bad");
+        assert!(errors.to_string().contains("is above"), "{errors}");
     }
 
     #[test]

@@ -9,22 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use causeway_engine::core::{Command, Core, Effects, KeyDispatch, OwnerOver, Reply};
+use causeway_engine::core::{Command, Core, Effects, OwnerOver, Reply};
 use causeway_engine::key_watch::StreamId;
 use causeway_engine::phase::Step;
 use causeway_engine::session::{self, ConnId, Session};
-use causeway_engine::watch::{WatchEvent, WatcherId};
+use causeway_engine::watch::WatcherId;
 use causeway_registry::{Delta, LeaseId, StoreKind};
-use dashmap::DashMap;
-use parking_lot::Mutex;
-use tokio::sync::{broadcast, mpsc, watch};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{broadcast, watch};
 
 use crate::config::Config;
 use crate::journal::{Journal, JournalError, Position};
-
-/// Events a connection may have waiting; one that falls further behind is closed, and resumes by its
-/// protocol's own means.
-const QUEUE: usize = 65_536;
+use crate::mailbox::{KeyNews, Mailboxes, News, TreeNews, Wakes};
 
 /// Entries in the log after which a snapshot replaces them.
 const SNAPSHOT_EVERY: u64 = 50_000;
@@ -53,29 +49,6 @@ impl Clock {
     pub fn now_ms(&self) -> i64 {
         self.wall_ms + i64::try_from(self.started.elapsed().as_millis()).unwrap_or(0)
     }
-}
-
-/// Something for a ZooKeeper connection that it did not ask for.
-#[derive(Debug, Clone)]
-pub enum TreeNews {
-    /// A watch fired. To be sent before any reply that is handed over later.
-    Event {
-        /// The event.
-        event: WatchEvent,
-        /// May leave from here on.
-        after: Position,
-    },
-    /// The session is over or was taken by another connection: close.
-    Close,
-}
-
-/// Something for a watch stream of the etcd protocol.
-#[derive(Debug, Clone)]
-pub struct KeyNews {
-    /// The events.
-    pub dispatch: KeyDispatch,
-    /// May leave from here on.
-    pub after: Position,
 }
 
 /// Wakes everybody who waits, and those who were busy as soon as they wait again.
@@ -124,6 +97,12 @@ pub enum Over {
     },
 }
 
+/// The machine's lock while it is held, and whom to wake when it no longer is: in this order.
+struct Machine<'g> {
+    core: MutexGuard<'g, Core>,
+    wakes: Wakes<'g>,
+}
+
 /// A gateway.
 pub struct Gateway {
     /// Its configuration.
@@ -131,8 +110,8 @@ pub struct Gateway {
     core: Mutex<Core>,
     clock: Clock,
     journal: Journal,
-    tree_queues: DashMap<WatcherId, mpsc::Sender<TreeNews>>,
-    key_queues: DashMap<StreamId, mpsc::Sender<KeyNews>>,
+    mailboxes: Mailboxes<WatcherId, TreeNews>,
+    key_mailboxes: Mailboxes<StreamId, KeyNews>,
     deltas: broadcast::Sender<Arc<Delta>>,
     over: broadcast::Sender<Over>,
     resync: broadcast::Sender<StoreKind>,
@@ -168,8 +147,8 @@ impl Gateway {
             config,
             core: Mutex::new(core),
             journal,
-            tree_queues: DashMap::new(),
-            key_queues: DashMap::new(),
+            mailboxes: Mailboxes::default(),
+            key_mailboxes: Mailboxes::default(),
             deltas: broadcast::channel(4096).0,
             over: broadcast::channel(65_536).0,
             resync: broadcast::channel(16).0,
@@ -197,13 +176,33 @@ impl Gateway {
     /// Applies a command and looks at the machine before anything else can change it: for what has to be
     /// set up in the same moment, such as queuing the reply behind the events.
     pub fn apply_and<R>(&self, command: Command, then: impl FnOnce(&mut Core, Done) -> R) -> R {
-        let mut core = self.core.lock();
+        let mut machine = self.machine();
         let now_ms = self.clock.now_ms();
-        let done = self.apply_locked(&mut core, command, now_ms);
-        then(&mut core, done)
+        let done = self.apply_locked(&mut machine, command, now_ms);
+        then(&mut machine.core, done)
     }
 
-    fn apply_locked(&self, core: &mut Core, command: Command, now_ms: i64) -> Done {
+    /// Applies a command if it is permitted by the machine as it is at that moment. One that is not is in no log.
+    pub fn apply_if<E>(
+        &self,
+        command: Command,
+        permitted: impl FnOnce(&mut Core, &Command, i64) -> Result<(), E>,
+    ) -> Result<Done, E> {
+        let mut machine = self.machine();
+        let now_ms = self.clock.now_ms();
+        permitted(&mut machine.core, &command, now_ms)?;
+        Ok(self.apply_locked(&mut machine, command, now_ms))
+    }
+
+    fn machine(&self) -> Machine<'_> {
+        Machine {
+            core: self.core.lock(),
+            wakes: Wakes::new(&self.journal),
+        }
+    }
+
+    fn apply_locked(&self, machine: &mut Machine<'_>, command: Command, now_ms: i64) -> Done {
+        let Machine { core, wakes } = machine;
         let mut fx = core.apply(&command, now_ms);
         let after = if self.journal.is_durable() {
             match postcard::to_stdvec(&(now_ms, &command)) {
@@ -221,7 +220,7 @@ impl Gateway {
             number: fx.number,
             after,
         };
-        self.deliver(fx, after);
+        self.deliver(fx, after, wakes);
         if matches!(command, Command::Step(_)) {
             self.stepped.send_replace(core.phase().epoch());
         }
@@ -236,10 +235,11 @@ impl Gateway {
         &self,
         judge: impl FnOnce(&Core, i64) -> Result<Step, E>,
     ) -> Result<(Step, Done), E> {
-        let mut core = self.core.lock();
+        let mut machine = self.machine();
         let now_ms = self.clock.now_ms();
-        let step = judge(&core, now_ms)?;
-        let done = self.apply_locked(&mut core, Command::Step(Box::new(step.clone())), now_ms);
+        let step = judge(&machine.core, now_ms)?;
+        let command = Command::Step(Box::new(step.clone()));
+        let done = self.apply_locked(&mut machine, command, now_ms);
         Ok((step, done))
     }
 
@@ -258,29 +258,11 @@ impl Gateway {
         }
     }
 
-    fn deliver(&self, fx: Effects, after: Position) {
-        for (watcher, event) in fx.tree_events {
-            let full = match self.tree_queues.get(&watcher) {
-                Some(queue) => queue.try_send(TreeNews::Event { event, after }).is_err(),
-                None => false,
-            };
-            if full {
-                // Dropping the queue closes the connection: it lags, and costs only itself.
-                self.tree_queues.remove(&watcher);
-            }
-        }
-        for dispatch in fx.key_events {
-            let stream = dispatch.delivery.stream;
-            let full = match self.key_queues.get(&stream) {
-                Some(queue) => queue.try_send(KeyNews { dispatch, after }).is_err(),
-                None => false,
-            };
-            if full {
-                self.key_queues.remove(&stream);
-            }
-        }
+    fn deliver(&self, fx: Effects, after: Position, wakes: &mut Wakes<'_>) {
+        self.mailboxes.post(fx.tree_events, after, wakes);
+        self.key_mailboxes.post(fx.key_events, after, wakes);
         for conn in fx.close {
-            self.close_connection(conn);
+            self.mailboxes.close(WatcherId(conn.0), wakes);
         }
         let tell = |over| {
             let _ = self.over.send(over);
@@ -331,9 +313,8 @@ impl Gateway {
 
     /// Asks a ZooKeeper connection to close.
     pub fn close_connection(&self, conn: ConnId) {
-        if let Some((_, queue)) = self.tree_queues.remove(&WatcherId(conn.0)) {
-            let _ = queue.try_send(TreeNews::Close);
-        }
+        self.mailboxes
+            .close(WatcherId(conn.0), &mut Wakes::new(&self.journal));
     }
 
     /// Looks at the machine, or sets up something volatile in it (a watch, an attach). The position is what
@@ -356,12 +337,32 @@ impl Gateway {
 
     /// An owner was heard.
     pub fn renew(&self, lease: LeaseId) -> Result<(), OwnerOver> {
-        let mut core = self.core.lock();
-        let now_ms = self.clock.now_ms();
-        if let Some(command) = core.renew(lease, now_ms)? {
-            self.apply_locked(&mut core, command, now_ms);
+        let permitted = |_: &mut Core, _| Ok::<(), std::convert::Infallible>(());
+        match self.renew_if(lease, permitted, |_, _, renewed| renewed) {
+            Ok((renewed, _)) => renewed,
+            Err(never) => match never {},
         }
-        Ok(())
+    }
+
+    /// An owner was heard, and what there is to see of it in that moment: `look` is given the revision before, in which
+    /// the owner's return does not show yet. Nothing happens unless it is permitted by the machine as it is then.
+    pub fn renew_if<R, E>(
+        &self,
+        lease: LeaseId,
+        permitted: impl FnOnce(&mut Core, i64) -> Result<(), E>,
+        look: impl FnOnce(&Core, i64, Result<(), OwnerOver>) -> R,
+    ) -> Result<(R, Position), E> {
+        let mut machine = self.machine();
+        let now_ms = self.clock.now_ms();
+        permitted(&mut machine.core, now_ms)?;
+        let revision = machine.core.keys().revision();
+        let renewed = machine.core.renew(lease, now_ms).map(|command| {
+            if let Some(command) = command {
+                self.apply_locked(&mut machine, command, now_ms);
+            }
+        });
+        let seen = look(&machine.core, revision, renewed);
+        Ok((seen, self.journal.last()))
     }
 
     /// A number for a new connection or watch stream; never given twice.
@@ -369,23 +370,19 @@ impl Gateway {
         self.next_conn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The queue of a ZooKeeper connection's news. Ends when the connection has to close.
-    pub fn tree_queue(&self, conn: ConnId) -> mpsc::Receiver<TreeNews> {
-        let (tx, rx) = mpsc::channel(QUEUE);
-        self.tree_queues.insert(WatcherId(conn.0), tx);
-        rx
+    /// The queue of a ZooKeeper connection's news, the last of which asks it to close.
+    pub fn tree_queue(&self, conn: ConnId) -> News<TreeNews> {
+        self.mailboxes.open(WatcherId(conn.0))
     }
 
-    /// The queue of a watch stream's news. Ends when the stream lags too far.
-    pub fn key_queue(&self, stream: StreamId) -> mpsc::Receiver<KeyNews> {
-        let (tx, rx) = mpsc::channel(QUEUE);
-        self.key_queues.insert(stream, tx);
-        rx
+    /// The queue of a watch stream's news, the last of which says that the stream lags too far.
+    pub fn key_queue(&self, stream: StreamId) -> News<KeyNews> {
+        self.key_mailboxes.open(stream)
     }
 
     /// The connection has ended: forgets its queue and its watches.
     pub fn drop_connection(&self, conn: ConnId, session: Option<i64>) {
-        self.tree_queues.remove(&WatcherId(conn.0));
+        self.mailboxes.forget(WatcherId(conn.0));
         let mut core = self.core.lock();
         core.drop_watcher(WatcherId(conn.0));
         if let Some(id) = session {
@@ -395,7 +392,7 @@ impl Gateway {
 
     /// The watch stream has ended.
     pub fn drop_stream(&self, stream: StreamId) {
-        self.key_queues.remove(&stream);
+        self.key_mailboxes.forget(stream);
         self.core.lock().key_watches().0.remove_stream(stream);
     }
 
@@ -468,10 +465,11 @@ impl Gateway {
         loop {
             let now_ms = self.clock.now_ms();
             let next = {
-                let mut core = self.core.lock();
-                for command in core.poll_timers(now_ms) {
-                    self.apply_locked(&mut core, command, now_ms);
+                let mut machine = self.machine();
+                for command in machine.core.poll_timers(now_ms) {
+                    self.apply_locked(&mut machine, command, now_ms);
                 }
+                let core = &mut machine.core;
                 if now_ms - reviewed_ms >= 1000 {
                     core.review(now_ms);
                     reviewed_ms = now_ms;

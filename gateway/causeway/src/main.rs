@@ -11,11 +11,17 @@ mod front;
 mod gateway;
 mod journal;
 mod legacy;
+mod mailbox;
 mod native;
+mod shards;
+mod tls;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Moves a live service registry off ZooKeeper or etcd without touching its clients.
 #[derive(Debug, Parser)]

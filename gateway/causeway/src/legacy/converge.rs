@@ -10,12 +10,15 @@ use causeway_backend::{
     Backend, BackendError, Certainty, ErrorKind, Expect, Lease, LeaseId, Owner, Registration,
     Revision,
 };
-use causeway_backend_zookeeper::upstream::{Handshake, Pings, Upstream, UpstreamOptions};
+use causeway_backend_zookeeper::upstream::{Answer, Handshake, Pings, Upstream, UpstreamOptions};
 use causeway_engine::converge::{Action, LegacyOwner};
 use causeway_engine::core::{Command, LegacyEvent, LegacyMeta, Wanted, WantedOwner};
 use causeway_registry::{RecordKey, StoreKind};
 use causeway_wire::zk::request::{Acl, CreateRequest, DeleteRequest, ReadRequest, SetDataRequest};
-use causeway_wire::zk::{ConnectRequest, MultiOp, MultiRequest, OpCode, Record as _, Stat};
+use causeway_wire::zk::{
+    ConnectRequest, ErrorCode, MultiOp, MultiRequest, MultiResponse, MultiResult, OpCode,
+    Record as _, Stat,
+};
 use futures::StreamExt;
 use parking_lot::Mutex;
 
@@ -329,6 +332,11 @@ fn open_acl() -> Vec<Acl> {
 /// Fillers created and deleted in one request.
 const FILLERS: usize = 100;
 
+/// Requests for fillers in one directory that may be refused, and the pause after each: somebody else's change may
+/// be in the way.
+const FILLING_ATTEMPTS: usize = 5;
+const FILLING_PAUSE: Duration = Duration::from_millis(100);
+
 /// Brings the ensemble's counts of creations up to those of the view, in directories with sequential nodes:
 /// before the ensemble names such nodes again, so that it gives no name twice. Each filler is created and
 /// deleted in one transaction, so that no reader ever lists it.
@@ -356,27 +364,29 @@ pub async fn raise_counters(gateway: &Gateway, sessions: &Upstreams) -> Result<(
         ));
     };
     let chroot = sessions.servers().chroot();
+    let mut behind = Vec::new();
     for (directory, creations) in directories {
         let path = format!("{chroot}{directory}");
-        let exists = upstream
-            .submit_record(
-                OpCode::Exists,
-                &ReadRequest {
-                    path: path.clone(),
-                    watch: false,
-                },
-            )
-            .await?;
-        let Some(stat) = Stat::decode(exists.body)
-            .ok()
-            .filter(|_| exists.header.err == 0)
-        else {
-            continue;
-        };
-        // ZooKeeper: DataNode.copyStat shows 2 * creations - children.
-        let there = i64::from(stat.cversion).wrapping_add(i64::from(stat.num_children)) / 2;
-        let mut missing = usize::try_from(i64::from(creations) - there).unwrap_or(0);
-        while missing > 0 {
+        let mut refused = 0;
+        loop {
+            let Some(there) = creations_in(&upstream, &path).await? else {
+                // Whoever makes it there would begin at 0.
+                if refused == FILLING_ATTEMPTS {
+                    behind.push(directory.clone());
+                    break;
+                }
+                refused += 1;
+                parents(&upstream, &format!("{path}/"), chroot).await?;
+                continue;
+            };
+            let missing = usize::try_from(i64::from(creations) - there).unwrap_or(0);
+            if missing == 0 {
+                break;
+            }
+            if refused == FILLING_ATTEMPTS {
+                behind.push(directory.clone());
+                break;
+            }
             let now = missing.min(FILLERS);
             let filler = || {
                 let path = format!("{path}/causeway-filler");
@@ -392,13 +402,63 @@ pub async fn raise_counters(gateway: &Gateway, sessions: &Upstreams) -> Result<(
                 ]
             };
             let ops = std::iter::repeat_with(filler).take(now).flatten().collect();
-            upstream
+            let answer = upstream
                 .submit_record(OpCode::Multi, &MultiRequest { ops })
                 .await?;
-            missing -= now;
+            if !is_done(&answer) {
+                refused += 1;
+                tokio::time::sleep(FILLING_PAUSE).await;
+            }
         }
     }
-    upstream.close_session().await
+    upstream.close_session().await?;
+    if behind.is_empty() {
+        return Ok(());
+    }
+    Err(BackendError::not_applied(
+        ErrorKind::Conflict,
+        format!(
+            "the legacy ensemble refused to count on in {}: it may name sequential nodes there as they were named before",
+            behind.join(", ")
+        ),
+    ))
+}
+
+/// How many children a directory ever had in the ensemble; `None` when there is no such directory.
+async fn creations_in(upstream: &Upstream, path: &str) -> Result<Option<i64>, BackendError> {
+    let request = ReadRequest {
+        path: path.to_owned(),
+        watch: false,
+    };
+    let answer = upstream.submit_record(OpCode::Exists, &request).await?;
+    match answer.header.err {
+        0 => {}
+        code if code == ErrorCode::NoNode.number() => return Ok(None),
+        code => {
+            return Err(BackendError::not_applied(
+                ErrorKind::Unavailable,
+                format!("{path}: the legacy ensemble answers exists with code {code}"),
+            ));
+        }
+    }
+    let stat = Stat::decode(answer.body).map_err(|error| {
+        BackendError::unknown(ErrorKind::Protocol, format!("exists {path}: {error}"))
+    })?;
+    // ZooKeeper: DataNode.copyStat shows 2 * creations - children.
+    Ok(Some(
+        i64::from(stat.cversion).wrapping_add(i64::from(stat.num_children)) / 2,
+    ))
+}
+
+/// Whether a multi was done: one that was not has code 0 in its header, and an error among its results.
+fn is_done(answer: &Answer) -> bool {
+    answer.header.err == 0
+        && MultiResponse::decode(answer.body.clone()).is_ok_and(|response| {
+            !response
+                .results
+                .iter()
+                .any(|result| matches!(result, MultiResult::Error(_)))
+        })
 }
 
 /// Makes the parents of a path, as the layout's own clients would.
@@ -514,8 +574,10 @@ pub async fn follow_over(gateway: Arc<Gateway>, legacy: Arc<Legacy>) {
         match next {
             Ok(Over::Session { session, closed }) => {
                 let taken_over = gateway.with(|core| core.phase().taken_over()).0;
-                if let (Some(sessions), true, true) = (legacy.sessions.clone(), closed, taken_over)
-                {
+                // One that ran out here and holds general nodes there is over there as well: while a client hangs
+                // its connection stays, and the pings of ours would keep the nodes.
+                let ends = closed || session.bound;
+                if let (Some(sessions), true, true) = (legacy.sessions.clone(), ends, taken_over) {
                     tokio::spawn(async move { sessions.close(&session).await });
                 }
             }

@@ -316,7 +316,10 @@ impl Legacy {
 
     /// What makes a step safe is done first: a store that is being listed is waited for, and before a step
     /// back L gets everything that N acknowledged.
-    pub async fn prepare_step(&self, gateway: &Gateway, kind: Move) {
+    ///
+    /// # Errors
+    /// What could not be done, for the operator: the step would not be safe.
+    pub async fn prepare_step(&self, gateway: &Gateway, kind: Move) -> Result<(), String> {
         let whole = async {
             while !self.trouble(gateway).is_empty() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -332,7 +335,7 @@ impl Legacy {
             })
             .0;
         if !leaves_new {
-            return;
+            return Ok(());
         }
         let caught_up = async {
             loop {
@@ -348,18 +351,24 @@ impl Legacy {
             .with(|core| core.phase().phase() == Phase::MergeNew)
             .0;
         if let Some(sessions) = self.sessions.as_ref().filter(|_| names_again) {
-            match tokio::time::timeout(ROLLBACK_WAIT, converge::raise_counters(gateway, sessions))
-                .await
-            {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "sequence counters of the legacy ensemble were not raised")
-                }
-                Err(_) => tracing::warn!(
-                    "sequence counters of the legacy ensemble were not raised in time"
-                ),
-            }
+            let raised =
+                tokio::time::timeout(ROLLBACK_WAIT, converge::raise_counters(gateway, sessions))
+                    .await;
+            let why = match raised {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("not within {ROLLBACK_WAIT:?}"),
+            };
+            let failure = format!(
+                "sequence counters of the legacy ensemble cannot be raised to the view's: {why}"
+            );
+            tracing::warn!(
+                failure,
+                "a step back would give names of sequential nodes twice"
+            );
+            return Err(failure);
         }
+        Ok(())
     }
 
     /// A step was taken: L may have to follow.

@@ -18,7 +18,7 @@ impl Cluster for Api {
         &self,
         request: Request<pb::MemberListRequest>,
     ) -> Result<Response<pb::MemberListResponse>, Status> {
-        let urls = advertised(self, caller(&request).local);
+        let urls = advertised(self, &caller(&request));
         let (metadata, _, list) = request.into_parts();
         if self.mode() == Mode::Relay {
             let client = ClusterClient::new(self.upstream()?);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use causeway_engine::key_space::Release;
 use causeway_engine::route::Mode;
 use causeway_wire::etcd::EtcdError;
 use causeway_wire::etcd::json::has_method;
@@ -21,25 +22,27 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::ServiceExt;
 
+use super::answer::Answer;
+use super::cork::cork;
 use super::services::etcdserverpb::auth_server::AuthServer;
 use super::services::etcdserverpb::cluster_server::ClusterServer;
 use super::services::etcdserverpb::kv_server::KvServer;
 use super::services::etcdserverpb::lease_server::LeaseServer;
 use super::services::etcdserverpb::maintenance_server::MaintenanceServer;
-use super::services::etcdserverpb::watch_server::WatchServer;
 use super::services::v3electionpb::election_server::ElectionServer;
 use super::services::v3lockpb::lock_server::LockServer;
 use super::translate::status;
-use super::{Api, Front, health, http, json, relay};
+use super::{Api, Front, health, http, json, range, relay, watch as watch_service};
+use crate::tls::{self, Socket};
 
 /// Largest message taken from a client: etcd's request limit and 512 KiB around it
 /// (etcd: v3rpc/grpc.go, grpcOverheadBytes).
 const MAX_MESSAGE: usize = 2 << 20;
 
 /// How long a connection that was asked to end may take.
-const LINGER: Duration = Duration::from_secs(5);
+pub(super) const LINGER: Duration = Duration::from_secs(5);
 
-/// How long an HTTP/1 client may take for its headers.
+/// How long a client may take for its TLS handshake, and one of HTTP/1 for its headers.
 const HEADERS: Duration = Duration::from_secs(30);
 
 /// Streams that a client may reset before they were looked at; its default of 20 closes connections of
@@ -63,6 +66,12 @@ pub(super) struct Caller {
     pub(super) peer: String,
     /// The address that it connected to.
     pub(super) local: SocketAddr,
+    /// Whether it did so over TLS.
+    pub(super) tls: bool,
+    /// Common name of the certificate that it showed: a user's, where authentication is on.
+    pub(super) certificate: Option<String>,
+    /// Number of the thread that serves it.
+    pub(super) shard: usize,
     ending: watch::Receiver<bool>,
 }
 
@@ -72,7 +81,22 @@ impl Caller {
         Caller {
             peer: String::new(),
             local: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            tls: false,
+            certificate: None,
+            shard: usize::MAX,
             ending: watch::channel(false).1,
+        }
+    }
+
+    /// The same without the name in the certificate, which is nobody's under JSON.
+    pub(super) fn without_certificate(&self) -> Self {
+        Caller {
+            peer: self.peer.clone(),
+            local: self.local,
+            tls: self.tls,
+            shard: self.shard,
+            certificate: None,
+            ending: self.ending.clone(),
         }
     }
 
@@ -92,15 +116,22 @@ pub(super) fn ended() -> Status {
 }
 
 /// Serves a connection until it ends, the gateway stops, or the take-over sends it away.
-pub(super) async fn run(front: Arc<Front>, stream: TcpStream, remote: SocketAddr) {
+pub(super) async fn run(front: Arc<Front>, stream: TcpStream, remote: SocketAddr, shard: usize) {
     let _ = stream.set_nodelay(true);
     let local = stream
         .local_addr()
         .unwrap_or_else(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let socket = front.gateway.config.etcd_tls.port.open(stream, remote);
+    let Ok(Some(socket)) = tokio::time::timeout(HEADERS, socket).await else {
+        return;
+    };
     let (end, ending) = watch::channel(false);
     let caller = Arc::new(Caller {
         peer: remote.ip().to_canonical().to_string(),
         local,
+        tls: matches!(socket, Socket::Tls(_)),
+        certificate: socket.client_certificate().map(name_in),
+        shard,
         ending,
     });
     let service = service_fn({
@@ -122,20 +153,29 @@ pub(super) async fn run(front: Arc<Front>, stream: TcpStream, remote: SocketAddr
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let (socket, outlet) = cork(socket);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
     let mut leave = pin!(leave(&front));
     tokio::select! {
-        done = connection.as_mut() => return gone(remote, done),
+        done = outlet.drive(connection.as_mut()) => return gone(remote, done),
         () = leave.as_mut() => {}
     }
     end.send_replace(true);
     connection.as_mut().graceful_shutdown();
-    if let Ok(done) = tokio::time::timeout(LINGER, connection).await {
+    if let Ok(done) = tokio::time::timeout(LINGER, outlet.drive(connection)).await {
         gone(remote, done);
     }
 }
 
-fn gone<E: std::fmt::Display>(remote: SocketAddr, done: Result<(), E>) {
+/// The name in a certificate that was checked; one that cannot be read is nobody's, as one without a name.
+fn name_in(certificate: &[u8]) -> String {
+    tls::common_name(certificate).unwrap_or_else(|error| {
+        tracing::info!(%error, "the name in a client's certificate cannot be read");
+        String::new()
+    })
+}
+
+fn gone(remote: SocketAddr, done: Result<(), String>) {
     if let Err(error) = done {
         tracing::debug!(%remote, %error, "an etcd connection broke");
     }
@@ -172,6 +212,7 @@ fn turn_after(turn: u64, per_s: u32) -> Duration {
 /// Where a call goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
+    Range,
     Kv,
     Watch,
     Lease,
@@ -187,17 +228,18 @@ enum Route {
     Unknown,
 }
 
-/// The plan of a call by its name.
-fn route(mode: Mode, path: &str) -> Route {
-    let Some((service, method)) = names(path) else {
-        return match mode {
-            Mode::Embedded => Route::Unknown,
-            Mode::Relay | Mode::TakenOver => Route::Forward,
-        };
+/// The plan of a call by its name. Methods that are not known here may be those of a newer legacy cluster.
+fn route(mode: Mode, release: Release, path: &str) -> Route {
+    let named = names(path);
+    let not_here = match mode {
+        Mode::Embedded => Route::Unknown,
+        Mode::Relay | Mode::TakenOver => Route::Forward,
     };
-    if mode != Mode::Relay && has_method(service, method) == Some(false) {
-        return Route::Unknown;
-    }
+    let Some((service, method)) = named.filter(|(service, method)| {
+        *service == HEALTH || (has_method(service, method) == Some(true) && release.has(method))
+    }) else {
+        return not_here;
+    };
     match (mode, service, method) {
         // Before the take-over only what changes a registration, or shows addresses, is looked at.
         (Mode::Relay, "etcdserverpb.KV", "Put" | "DeleteRange" | "Txn") => Route::Kv,
@@ -206,20 +248,23 @@ fn route(mode: Mode, path: &str) -> Route {
         }
         (Mode::Relay, "etcdserverpb.Cluster", "MemberList") => Route::Cluster,
         (Mode::Relay, _, _) => Route::Forward,
+        (_, "etcdserverpb.KV", "Range") => Route::Range,
         (_, "etcdserverpb.KV", _) => Route::Kv,
         (_, "etcdserverpb.Watch", _) => Route::Watch,
         (_, "etcdserverpb.Lease", _) => Route::Lease,
         (_, "etcdserverpb.Cluster", _) => Route::Cluster,
-        (_, "grpc.health.v1.Health", _) => Route::Health,
+        (_, HEALTH, _) => Route::Health,
         (Mode::Embedded, "etcdserverpb.Maintenance", _) => Route::Maintenance,
         (Mode::Embedded, "etcdserverpb.Auth", _) => Route::Auth,
         (Mode::Embedded, "v3lockpb.Lock", _) => Route::Lock,
         (Mode::Embedded, "v3electionpb.Election", _) => Route::Election,
-        (Mode::Embedded, _, _) => Route::Unknown,
         (Mode::TakenOver, "etcdserverpb.Maintenance", "Status") => Route::Maintenance,
-        (Mode::TakenOver, _, _) => Route::Forward,
+        (Mode::Embedded | Mode::TakenOver, _, _) => not_here,
     }
 }
+
+/// The one service that etcd's protos do not have.
+const HEALTH: &str = "grpc.health.v1.Health";
 
 /// Service and method (grpc-go: server.go, handleStream).
 fn names(path: &str) -> Option<(&str, &str)> {
@@ -230,7 +275,7 @@ fn names(path: &str) -> Option<(&str, &str)> {
 fn unknown(path: &str) -> Status {
     Status::unimplemented(match names(path) {
         None => format!("malformed method name: {path:?}"),
-        Some((service, method)) if has_method(service, method) == Some(false) => {
+        Some((service, method)) if has_method(service, method).is_some() => {
             format!("unknown method {method} for service {service}")
         }
         Some((service, _)) => format!("unknown service {service}"),
@@ -241,7 +286,7 @@ async fn answer(
     front: Arc<Front>,
     caller: Arc<Caller>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
+) -> Result<Response<Answer>, Infallible> {
     let is_grpc = request
         .headers()
         .get(hyper::header::CONTENT_TYPE)
@@ -251,9 +296,10 @@ async fn answer(
     }
     let path = request.uri().path();
     if path.starts_with("/v3/") || path.starts_with("/v3beta/") {
-        return Ok(json::answer(front, caller, request).await);
+        let answered = json::answer(front, caller, request).await;
+        return Ok(answered.map(Answer::Made));
     }
-    Ok(http::answer(&front, &request))
+    Ok(http::answer(&front, &request).map(Answer::Made))
 }
 
 /// Largest message taken from a client.
@@ -269,66 +315,61 @@ pub(super) async fn call(
     front: Arc<Front>,
     caller: Arc<Caller>,
     mut request: Request<Body>,
-) -> Response<Body> {
+) -> Response<Answer> {
+    if let Err(status) = front.admit(&request, &caller) {
+        return Answer::refusal(status);
+    }
     request.extensions_mut().insert(caller);
+    let counted = front.calls.begin(request.uri().path());
+    if let Some(call) = &counted {
+        request = request.map(|body| call.request(body));
+    }
     let mode = front.mode();
-    let limit = limit(mode);
     let api = Api(front.clone());
-    let response: Result<_, Infallible> = match route(mode, request.uri().path()) {
-        Route::Kv => {
-            KvServer::new(api)
-                .max_decoding_message_size(limit)
+    let response = dispatch(&front, api, mode, request).await;
+    match counted {
+        Some(call) => call.response(response),
+        None => response,
+    }
+}
+
+async fn dispatch(
+    front: &Arc<Front>,
+    api: Api,
+    mode: Mode,
+    mut request: Request<Body>,
+) -> Response<Answer> {
+    macro_rules! served {
+        ($server:ident) => {
+            $server::new(api)
+                .max_decoding_message_size(limit(mode))
                 .oneshot(request)
                 .await
-        }
-        Route::Watch => {
-            WatchServer::new(api)
-                .max_decoding_message_size(limit)
-                .oneshot(request)
-                .await
-        }
-        Route::Lease => {
-            LeaseServer::new(api)
-                .max_decoding_message_size(limit)
-                .oneshot(request)
-                .await
-        }
-        Route::Cluster => {
-            ClusterServer::new(api)
-                .max_decoding_message_size(limit)
-                .oneshot(request)
-                .await
-        }
-        Route::Maintenance => {
-            MaintenanceServer::new(api)
-                .max_decoding_message_size(limit)
-                .oneshot(request)
-                .await
-        }
-        Route::Auth => {
-            AuthServer::new(api)
-                .max_decoding_message_size(limit)
-                .oneshot(request)
-                .await
-        }
-        Route::Lock => {
-            LockServer::new(api)
-                .max_decoding_message_size(limit)
-                .oneshot(request)
-                .await
-        }
-        Route::Election => {
-            ElectionServer::new(api)
-                .max_decoding_message_size(limit)
-                .oneshot(request)
-                .await
-        }
+        };
+    }
+    let release = front.identity.release();
+    let route = route(mode, release, request.uri().path());
+    if route == Route::Range {
+        request = match range::answer(&api, request, limit(mode)).await {
+            Ok(response) => return response,
+            Err(left) => left,
+        };
+    }
+    let response: Result<_, Infallible> = match route {
+        Route::Watch => return watch_service::answer(api, request, limit(mode)),
+        Route::Kv | Route::Range => served!(KvServer),
+        Route::Lease => served!(LeaseServer),
+        Route::Cluster => served!(ClusterServer),
+        Route::Maintenance => served!(MaintenanceServer),
+        Route::Auth => served!(AuthServer),
+        Route::Lock => served!(LockServer),
+        Route::Election => served!(ElectionServer),
         Route::Health => Ok(health::answer(request).await),
         Route::Forward => Ok(relay::forward(front, request).await),
         Route::Unknown => Ok(unknown(request.uri().path()).into_http()),
     };
     match response {
-        Ok(response) => too_long(response),
+        Ok(response) => too_long(response).map(Answer::Made),
         Err(never) => match never {},
     }
 }
@@ -361,13 +402,19 @@ mod tests {
 
     #[test]
     fn before_the_take_over_all_else_is_passed_on() {
-        let check = |mode, path, want| assert_eq!(route(mode, path), want, "{mode:?} {path}");
+        let check = |mode, path, want| {
+            assert_eq!(
+                route(mode, Release::default(), path),
+                want,
+                "{mode:?} {path}"
+            );
+        };
         for (path, relay, embedded, taken_over) in [
             (
                 "/etcdserverpb.KV/Range",
                 Route::Forward,
-                Route::Kv,
-                Route::Kv,
+                Route::Range,
+                Route::Range,
             ),
             ("/etcdserverpb.KV/Put", Route::Kv, Route::Kv, Route::Kv),
             ("/etcdserverpb.KV/Txn", Route::Kv, Route::Kv, Route::Kv),
@@ -454,13 +501,42 @@ mod tests {
                 "/etcdserverpb.KV/Nope",
                 Route::Forward,
                 Route::Unknown,
-                Route::Unknown,
+                Route::Forward,
             ),
         ] {
             check(Mode::Relay, path, relay);
             check(Mode::Embedded, path, embedded);
             check(Mode::TakenOver, path, taken_over);
         }
+    }
+
+    #[test]
+    fn methods_are_those_of_the_release_shown() {
+        for (version, path, want) in [
+            ("3.7.3", "/etcdserverpb.KV/RangeStream", Route::Kv),
+            ("3.6.4", "/etcdserverpb.KV/RangeStream", Route::Unknown),
+            (
+                "3.5.21",
+                "/etcdserverpb.Maintenance/Downgrade",
+                Route::Maintenance,
+            ),
+            (
+                "3.4.23",
+                "/etcdserverpb.Maintenance/Downgrade",
+                Route::Unknown,
+            ),
+            ("3.4.23", "/etcdserverpb.Auth/AuthStatus", Route::Unknown),
+            ("3.4.23", "/etcdserverpb.Auth/Authenticate", Route::Auth),
+        ] {
+            let got = route(Mode::Embedded, Release::of(version), path);
+            assert_eq!(got, want, "{version} {path}");
+        }
+        let newer = route(
+            Mode::TakenOver,
+            Release::of("3.6.4"),
+            "/etcdserverpb.KV/RangeStream",
+        );
+        assert_eq!(newer, Route::Forward);
     }
 
     #[test]

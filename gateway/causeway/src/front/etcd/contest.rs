@@ -9,7 +9,6 @@ use causeway_engine::key_space::{EventKind, KeyEvent};
 use causeway_engine::key_watch::{CreateOutcome, StreamId, WatchSpec, WatchStart};
 use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::messages::mvccpb;
-use tokio::sync::mpsc;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 
@@ -18,8 +17,8 @@ use super::services::etcdserverpb::kv_server::Kv;
 use super::services::etcdserverpb::lease_server::Lease;
 use super::watch::Registered;
 use super::{Api, Front, caller, translate};
-use crate::gateway::KeyNews;
 use crate::journal::Position;
+use crate::mailbox::{KeyNews, News};
 
 /// Seconds of a lease that is granted because the caller named none (etcd: concurrency/session.go,
 /// defaultSessionTTL).
@@ -86,7 +85,7 @@ impl Contest {
     /// Removes the contender's key at once: its caller is gone and waits for nothing.
     pub(super) fn withdraw(&self, txn: &pb::TxnRequest) {
         let op = causeway_engine::key_space::KeyCommand::Txn(translate::txn(txn));
-        self.api.write(self.caller.peer.clone(), op);
+        self.api.write_unasked(self.caller.peer.clone(), op);
     }
 
     /// Waits until no key below `prefix` is older than `revision` (etcd: concurrency/key.go, waitDeletes).
@@ -194,7 +193,7 @@ impl Change {
 /// Changes of the keys followed, each once.
 pub(super) struct Following {
     front: Api,
-    news: mpsc::Receiver<KeyNews>,
+    news: News<KeyNews>,
     early: VecDeque<Change>,
     lives: bool,
     after: Position,
@@ -213,18 +212,22 @@ impl Following {
                 return Ok(None);
             }
             let news = tokio::select! {
-                news = self.news.recv() => news,
+                news = self.news.next() => news,
                 () = caller.ends() => return Err(ended()),
             };
-            let Some(news) = news else {
+            let KeyNews::Events {
+                revision,
+                events,
+                after,
+                ..
+            } = news
+            else {
                 return Err(Status::unavailable(
                     "causeway: the keys changed faster than could be followed",
                 ));
             };
-            self.after = self.after.max(news.after);
-            let delivery = &news.dispatch.delivery;
-            self.early
-                .extend(changes(news.dispatch.revision, &delivery.events));
+            self.after = self.after.max(after);
+            self.early.extend(changes(revision, events.events()));
         }
     }
 }

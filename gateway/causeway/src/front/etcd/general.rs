@@ -4,11 +4,12 @@ use causeway_backend::{BackendError, ErrorKind};
 use causeway_backend_etcd::stubs::KvClient;
 use causeway_wire::etcd::EtcdError;
 use causeway_wire::etcd::messages::etcdserverpb as pb;
+use futures::StreamExt;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use super::relay::upstream_error;
+use super::relay::{Responses, upstream_error};
 use super::translate::status;
 use super::{Front, union, with_metadata};
 
@@ -43,6 +44,20 @@ pub(super) async fn range(
     range: pb::RangeRequest,
 ) -> Result<Response<pb::RangeResponse>, Status> {
     answered(kv(front)?.range(with_metadata(metadata, range)).await)
+}
+
+pub(super) async fn range_stream(
+    front: &Front,
+    metadata: &MetadataMap,
+    range: pb::RangeRequest,
+) -> Result<Response<Responses<pb::RangeStreamResponse>>, Status> {
+    let asked = kv(front)?
+        .range_stream(with_metadata(metadata, range))
+        .await;
+    let parts = answered(asked)?
+        .into_inner()
+        .map(|next| next.map_err(upstream_error));
+    Ok(Response::new(Box::pin(parts)))
 }
 
 pub(super) async fn put(

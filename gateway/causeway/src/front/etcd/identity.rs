@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use causeway_backend_etcd::stubs::MaintenanceClient;
+use causeway_engine::key_space::Release;
 use causeway_engine::route::Mode;
 use causeway_wire::etcd::ServerIds;
 use causeway_wire::etcd::messages::etcdserverpb::{StatusRequest, StatusResponse};
@@ -53,6 +54,8 @@ struct Known {
 /// What clients are shown.
 pub(super) struct Identity {
     known: RwLock<Known>,
+    /// That of the version, which every call asks for.
+    release: RwLock<Release>,
     /// The legacy cluster's revision as last seen; 0 before.
     legacy_revision: AtomicI64,
     /// Our revision and the legacy cluster's at the same time, rising, at least a second apart.
@@ -77,6 +80,7 @@ impl Identity {
                 version: config.etcd_version.clone(),
             });
         Identity {
+            release: RwLock::new(Release::of(&known.version)),
             known: RwLock::new(known),
             legacy_revision: AtomicI64::new(0),
             pairs: Mutex::default(),
@@ -95,6 +99,11 @@ impl Identity {
 
     pub(super) fn version(&self) -> String {
         self.known.read().version.clone()
+    }
+
+    /// The release that clients are shown, whose behaviour they expect.
+    pub(super) fn release(&self) -> Release {
+        *self.release.read()
     }
 
     /// A revision that the legacy cluster has surely reached; 0 when none is known.
@@ -130,6 +139,7 @@ impl Identity {
         if known == was {
             return;
         }
+        *self.release.write() = Release::of(&known.version);
         *self.known.write() = known.clone();
         let Some(file) = &self.file else { return };
         let saved = serde_json::to_vec(&known)
@@ -185,6 +195,7 @@ pub(super) async fn follow(front: Arc<Front>) {
         let wait = match asked {
             Ok(Ok(status)) => {
                 front.identity.learn(status.get_ref());
+                front.show_release();
                 ASK_EVERY
             }
             _ => ASK_AGAIN,

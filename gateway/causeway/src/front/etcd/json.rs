@@ -1,29 +1,33 @@
 //! The JSON gateway: a POST becomes the gRPC call that its path stands for, goes the way of every call, and its
 //! answers become JSON. So relay, phases and refusals are the same for both.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes};
 use causeway_wire::etcd::json::{
     JsonError, JsonMethod, JsonValues, error_body, error_line, http_status,
 };
-use futures::stream;
+use futures::{StreamExt, stream};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::http::{Method, Request, Response, StatusCode, Version};
+use hyper::http::uri::PathAndQuery;
+use hyper::http::{Method, Request, Response, StatusCode};
 use tonic::body::Body;
-use tonic::{Code, Status};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::metadata::MetadataMap;
+use tonic::{Status, Streaming};
 
-use super::Front;
 use super::connection::{self, Caller};
+use super::{Front, http};
 
 /// Metadata of a call stands in headers that begin with this (grpc-gateway: runtime/context.go).
 const METADATA: &str = "grpc-metadata-";
 
-/// Length of what stands before each gRPC message: a flag and four bytes of length.
-const PREFIX: usize = 5;
+/// What a named caller is told: it would have to log in.
+const NAME_IGNORED: &str = "CommonName of client sending a request against gateway will be ignored and not used as expected";
 
 /// Answers a request below `/v3` or `/v3beta`.
 pub(super) async fn answer(
@@ -31,6 +35,18 @@ pub(super) async fn answer(
     caller: Arc<Caller>,
     request: Request<Incoming>,
 ) -> Response<Body> {
+    // etcd: embed/serve.go, accessController.
+    let named = caller
+        .certificate
+        .as_deref()
+        .is_some_and(|name| !name.is_empty());
+    if named && front.gateway.with(|core| core.asks_who_calls()).0 {
+        return http::bad_request(NAME_IGNORED);
+    }
+    let caller = match &caller.certificate {
+        Some(_) => Arc::new(caller.without_certificate()),
+        None => caller,
+    };
     let Some(method) = JsonMethod::at(request.uri().path()) else {
         return refused(StatusCode::NOT_FOUND, &Status::not_found("Not Found"));
     };
@@ -57,40 +73,49 @@ async fn call(
         limit: connection::limit(front.mode()),
         over: false,
     };
-    let first = messages.next().await?;
-    let body = if method.client_streams() {
+    let first = match messages.next().await {
+        Ok(first) => first,
+        Err(status) => {
+            // A client that is still writing would see a broken connection instead of the refusal.
+            let _ = messages.discard().await;
+            return Err(status);
+        }
+    };
+    let messages = if method.client_streams() {
         let rest = stream::unfold(messages, |mut messages| async move {
             // What cannot be read ends the client's side, as in etcd.
             let next = messages.next().await.ok().flatten()?;
             Some((next, messages))
         });
-        let all = stream::StreamExt::chain(stream::iter(first), rest);
-        axum::body::Body::from_stream(stream::StreamExt::map(
-            all,
-            Ok::<_, std::convert::Infallible>,
-        ))
+        stream::iter(first).chain(rest).boxed()
     } else {
         messages.discard().await?;
         // No body is a message without fields.
-        axum::body::Body::from(first.unwrap_or_else(|| framed(Bytes::new())))
+        stream::iter([first.unwrap_or_default()]).boxed()
     };
-    let mut grpc = Request::new(Body::new(body));
-    *grpc.method_mut() = Method::POST;
-    *grpc.version_mut() = Version::HTTP_2;
-    *grpc.uri_mut() = method
+    let path: PathAndQuery = method
         .path()
         .parse()
         .map_err(|_| Status::internal("the method has no path"))?;
-    *grpc.headers_mut() = metadata(&parts.headers);
-
-    let mut answers = Answers::of(connection::call(front, caller, grpc).await)?;
-    let first = answers.next().await;
+    let request = tonic::Request::from_parts(
+        metadata(&parts.headers),
+        tonic::Extensions::default(),
+        messages,
+    );
+    // The port itself is the server, without a connection between.
+    let port = tower::service_fn(move |request: Request<Body>| {
+        let (front, caller) = (front.clone(), caller.clone());
+        async move { Ok::<_, Infallible>(connection::call(front, caller, request).await) }
+    });
+    let mut grpc = tonic::client::Grpc::new(port).max_decoding_message_size(usize::MAX);
+    let mut answers = grpc.streaming(request, path, Raw).await?.into_inner();
+    let first = answers.message().await;
     if method.server_streams() {
         return Ok(streamed(method, first, answers));
     }
     let message = first?.ok_or_else(|| Status::internal("there was no answer"))?;
     // The status comes behind it.
-    if answers.next().await?.is_some() {
+    if answers.message().await?.is_some() {
         return Err(Status::internal("there were several answers"));
     }
     let body = method.response(message).map_err(|e| unwritable(&e))?;
@@ -101,7 +126,7 @@ async fn call(
 fn streamed(
     method: &'static JsonMethod,
     first: Result<Option<Bytes>, Status>,
-    answers: Answers,
+    answers: Streaming<Bytes>,
 ) -> Response<Body> {
     let status = match &first {
         Ok(_) => StatusCode::OK,
@@ -112,7 +137,7 @@ fn streamed(
         let mut answers = answers?;
         let next = match next {
             Some(next) => next,
-            None => answers.next().await,
+            None => answers.message().await,
         };
         let line = match next {
             Ok(Some(message)) => method.line(message).map_err(|error| unwritable(&error)),
@@ -123,7 +148,7 @@ fn streamed(
             Ok(line) => (line, Some(answers)),
             Err(error) => (error_line(error.code().into(), error.message()), None),
         };
-        Some((Ok::<_, std::convert::Infallible>(line), (None, answers)))
+        Some((Ok::<_, Infallible>(line), (None, answers)))
     });
     json_response(status, axum::body::Body::from_stream(lines))
 }
@@ -149,7 +174,7 @@ fn status_of(status: &Status) -> StatusCode {
 }
 
 /// The call's metadata: the token, and what was marked as metadata.
-fn metadata(headers: &HeaderMap) -> HeaderMap {
+fn metadata(headers: &HeaderMap) -> MetadataMap {
     let mut out = HeaderMap::new();
     for (name, value) in headers {
         let kept = match name.as_str() {
@@ -162,18 +187,19 @@ fn metadata(headers: &HeaderMap) -> HeaderMap {
             out.append(name, value.clone());
         }
     }
-    out.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/grpc"),
-    );
-    out.insert(header::TE, HeaderValue::from_static("trailers"));
-    // Answers are read as they are.
-    out.remove("grpc-encoding");
-    out.remove("grpc-accept-encoding");
-    out
+    // The call has its own; its messages and answers are read as they are.
+    for own in [
+        header::CONTENT_TYPE.as_str(),
+        header::TE.as_str(),
+        "grpc-encoding",
+        "grpc-accept-encoding",
+    ] {
+        out.remove(own);
+    }
+    MetadataMap::from_headers(out)
 }
 
-/// The messages of a request's body, each framed as gRPC has it.
+/// The messages of a request's body.
 struct Messages {
     method: &'static JsonMethod,
     body: Incoming,
@@ -188,7 +214,7 @@ impl Messages {
         loop {
             if let Some(value) = self.values.take().map_err(|e| unreadable(&e))? {
                 let message = self.method.request(&value).map_err(|e| unreadable(&e))?;
-                return Ok(Some(framed(message)));
+                return Ok(Some(message));
             }
             if self.over {
                 self.values.finish().map_err(|e| unreadable(&e))?;
@@ -204,7 +230,7 @@ impl Messages {
         }
     }
 
-    /// Reads what stands behind the only message that a method takes, so that the connection can be used again.
+    /// Reads what stands behind what was looked at, so that the connection can be used again.
     async fn discard(&mut self) -> Result<(), Status> {
         let mut left = self.limit.saturating_mul(2);
         while !self.over {
@@ -227,76 +253,42 @@ impl Messages {
     }
 }
 
-fn framed(message: Bytes) -> Bytes {
-    let mut out = BytesMut::with_capacity(PREFIX + message.len());
-    out.put_u8(0);
-    // JSON that is bounded below this gave the message.
-    out.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
-    out.put(message);
-    out.freeze()
-}
+/// Messages as the bytes they are.
+#[derive(Debug, Clone, Copy)]
+struct Raw;
 
-/// The messages of a call's answer, and its status.
-struct Answers {
-    body: Body,
-    buffer: BytesMut,
-    over: bool,
-}
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Raw;
+    type Decoder = Raw;
 
-impl Answers {
-    fn of(response: Response<Body>) -> Result<Self, Status> {
-        // A refusal without any message has its status here.
-        refusal(response.headers())?;
-        Ok(Answers {
-            body: response.into_body(),
-            buffer: BytesMut::new(),
-            over: false,
-        })
+    fn encoder(&mut self) -> Raw {
+        Raw
     }
 
-    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
-        loop {
-            if let Some(message) = unframed(&mut self.buffer) {
-                return Ok(Some(message));
-            }
-            if self.over {
-                return Ok(None);
-            }
-            let frame = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await;
-            let Some(frame) = frame.transpose()? else {
-                self.over = true;
-                continue;
-            };
-            match frame.into_data() {
-                Ok(data) => self.buffer.extend_from_slice(&data),
-                Err(frame) => {
-                    self.over = true;
-                    if let Ok(trailers) = frame.into_trailers() {
-                        refusal(&trailers)?;
-                    }
-                }
-            }
-        }
+    fn decoder(&mut self) -> Raw {
+        Raw
     }
 }
 
-fn refusal(headers: &HeaderMap) -> Result<(), Status> {
-    match Status::from_header_map(headers) {
-        Some(status) if status.code() != Code::Ok => Err(status),
-        _ => Ok(()),
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        into.put(message);
+        Ok(())
     }
 }
 
-/// Takes a whole message off the front.
-fn unframed(buffer: &mut BytesMut) -> Option<Bytes> {
-    let length = buffer.get(1..PREFIX)?.try_into().map(u32::from_be_bytes);
-    let whole = PREFIX.checked_add(usize::try_from(length.ok()?).ok()?)?;
-    if buffer.len() < whole {
-        return None;
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining())))
     }
-    let mut message = buffer.split_to(whole);
-    message.advance(PREFIX);
-    Some(message.freeze())
 }
 
 fn unreadable(error: &JsonError) -> Status {
@@ -330,27 +322,9 @@ mod tests {
             headers.insert(name, HeaderValue::from_static(value));
         }
         let got = metadata(&headers);
+        let got = got.into_headers();
         let mut names: Vec<&str> = got.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["authorization", "content-type", "hasleader", "te"]);
-        assert_eq!(got[header::CONTENT_TYPE], "application/grpc");
-    }
-
-    #[test]
-    fn messages_are_cut_out_of_their_frames() {
-        let mut buffer = BytesMut::new();
-        for message in [&b"one"[..], b"", b"three"] {
-            buffer.extend_from_slice(&framed(Bytes::copy_from_slice(message)));
-        }
-        let whole = buffer.clone();
-        for cut in 0..whole.len() {
-            let mut got = Vec::new();
-            let mut buffer = BytesMut::new();
-            for part in [&whole[..cut], &whole[cut..]] {
-                buffer.extend_from_slice(part);
-                got.extend(std::iter::from_fn(|| unframed(&mut buffer)));
-            }
-            assert_eq!(got, [&b"one"[..], b"", b"three"], "{cut}");
-        }
+        assert_eq!(names, ["authorization", "hasleader"]);
     }
 }

@@ -1,18 +1,19 @@
 //! LeaseKeepAlive: one stream for all leases of a client.
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_backend::ErrorKind;
+use causeway_engine::core::{Core, OwnerOver};
+use causeway_engine::key_auth::{AuthError, Demand};
 use causeway_engine::phase::Acknowledges;
 use causeway_engine::route::Mode;
 use causeway_registry::{LeaseId, StoreKind};
 use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::{EtcdError, KeepAliveId, LeaseOutput, LeaseStream};
-use futures::stream::FuturesUnordered;
+use futures::future::BoxFuture;
+use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,9 +22,11 @@ use tonic::{Status, Streaming};
 
 use super::connection::{Caller, ended};
 use super::lease::lease_client;
+use super::permit::{Shown, may};
 use super::relay::{Responses, upstream_error};
-use super::translate::status;
+use super::translate::{auth_error, status};
 use super::{Api, Front, observe, with_metadata};
+use crate::journal::Position;
 
 /// Keep-alives of one stream without an answer; more wait in the client's window.
 const PENDING: usize = 4096;
@@ -41,15 +44,31 @@ pub(super) fn start(
     metadata: MetadataMap,
     inbound: Streaming<pb::LeaseKeepAliveRequest>,
 ) -> Responses<pb::LeaseKeepAliveResponse> {
-    let (to_client, responses) = mpsc::channel(UNREAD);
     if front.mode() == Mode::Relay {
+        let (to_client, responses) = mpsc::channel(UNREAD);
         tokio::spawn(relay_keep_alive(
             front, caller, metadata, inbound, to_client,
         ));
-    } else {
-        tokio::spawn(keep_alive(front, caller, inbound, to_client));
+        return Box::pin(ReceiverStream::new(responses));
     }
-    Box::pin(ReceiverStream::new(responses))
+    let keeping = Keeping {
+        stream: LeaseStream::new(front.identity.ids(), PENDING),
+        front,
+        inbound,
+        open: true,
+        asked: FuturesUnordered::new(),
+        caller: caller.clone(),
+        metadata,
+        ends: Box::pin(async move { caller.ends().await }),
+    };
+    Box::pin(stream::unfold(Some(Box::new(keeping)), |keeping| async {
+        let mut keeping = keeping?;
+        match keeping.next_response().await {
+            Ok(Some(response)) => Some((Ok(response), Some(keeping))),
+            Ok(None) => None,
+            Err(status) => Some((Err(status), None)),
+        }
+    }))
 }
 
 /// What became of one renewal.
@@ -64,60 +83,82 @@ enum Renewal {
 }
 
 /// A renewal that waits for the legacy cluster.
-type Asked = Pin<Box<dyn Future<Output = (KeepAliveId, Renewal)> + Send>>;
+type Asked = BoxFuture<'static, (KeepAliveId, Renewal)>;
 
 /// Keep-alives that are answered here. Those that have to ask the legacy cluster do not hold up reading,
 /// only the answers behind them.
-async fn keep_alive(
+struct Keeping {
     front: Api,
+    inbound: Streaming<pb::LeaseKeepAliveRequest>,
+    /// The client may send more.
+    open: bool,
+    stream: LeaseStream,
+    asked: FuturesUnordered<Asked>,
     caller: Arc<Caller>,
-    mut inbound: Streaming<pb::LeaseKeepAliveRequest>,
-    to_client: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
-) {
-    let mut stream = LeaseStream::new(front.identity.ids(), PENDING);
-    let mut asked: FuturesUnordered<Asked> = FuturesUnordered::new();
-    let mut open = true;
-    loop {
-        while let Some(output) = stream.poll_output() {
-            let (item, last) = match output {
-                LeaseOutput::Response(response) => (Ok(response), false),
-                LeaseOutput::Fail(error) => (Err(status(error)), true),
-                LeaseOutput::End => return,
-            };
-            if to_client.send(item).await.is_err() || last {
-                return;
+    metadata: MetadataMap,
+    ends: BoxFuture<'static, ()>,
+}
+
+impl Keeping {
+    async fn next_response(&mut self) -> Result<Option<pb::LeaseKeepAliveResponse>, Status> {
+        loop {
+            match self.stream.poll_output() {
+                Some(LeaseOutput::Response(response)) => return Ok(Some(response)),
+                Some(LeaseOutput::Fail(error)) => return Err(status(error)),
+                Some(LeaseOutput::End) => return Ok(None),
+                None => {}
             }
-        }
-        tokio::select! {
-            message = inbound.message(), if open && stream.has_room() => match message {
-                Ok(Some(message)) => {
-                    let id = message.id;
-                    let (revision, after) = front.gateway.with(|core| core.keys().revision());
-                    let request = stream.handle_request(&message, revision);
-                    if front.durable(after).await.is_err() {
-                        stream.failed(request, EtcdError::Stopped);
-                    } else if let Some(renewal) = front.renew_here(id) {
-                        settle(&mut stream, request, renewal);
-                    } else {
-                        let front = front.clone();
-                        asked.push(Box::pin(async move { (request, front.renew_with_legacy(id).await) }));
+            tokio::select! {
+                message = self.inbound.message(), if self.open && self.stream.has_room() => match message {
+                    Ok(Some(message)) => self.request(&message).await,
+                    Ok(None) => {
+                        self.open = false;
+                        self.stream.half_close();
                     }
+                    // The client went away.
+                    Err(_) => return Ok(None),
+                },
+                Some((request, renewal)) = self.asked.next(), if !self.asked.is_empty() => {
+                    settle(&mut self.stream, request, renewal);
                 }
-                Ok(None) => {
-                    open = false;
-                    stream.half_close();
-                }
-                // The client went away.
-                Err(_) => return,
-            },
-            Some((request, renewal)) = asked.next(), if !asked.is_empty() => settle(&mut stream, request, renewal),
-            () = caller.ends() => {
-                let _ = to_client.send(Err(ended())).await;
-                return;
+                () = self.ends.as_mut() => return Err(ended()),
             }
-            () = to_client.closed() => return,
         }
     }
+
+    async fn request(&mut self, message: &pb::LeaseKeepAliveRequest) {
+        let id = message.id;
+        let shown = Shown::new(&self.metadata, &self.caller);
+        let renewed = match self.front.renew_here(id, shown) {
+            Ok(renewed) => renewed,
+            Err((error, revision)) => {
+                let request = self.stream.handle_request(message, revision);
+                self.stream.failed(request, auth_error(error));
+                return;
+            }
+        };
+        let request = self.stream.handle_request(message, renewed.revision);
+        if self.front.durable(renewed.after).await.is_err() {
+            self.stream.failed(request, EtcdError::Stopped);
+        } else if let Some(renewal) = renewed.renewal {
+            settle(&mut self.stream, request, renewal);
+        } else {
+            let front = self.front.clone();
+            self.asked.push(Box::pin(async move {
+                (request, front.renew_with_legacy(id).await)
+            }));
+        }
+    }
+}
+
+/// What there is to say of a renewal here.
+struct Renewed {
+    /// Of the moment before: a client must not see a renewal at a revision at which the lease was revoked.
+    revision: i64,
+    /// `None`: the legacy cluster has to be asked.
+    renewal: Option<Renewal>,
+    /// What the answer depends on.
+    after: Position,
 }
 
 fn settle(stream: &mut LeaseStream, request: KeepAliveId, renewal: Renewal) {
@@ -181,32 +222,41 @@ async fn pass_on<T>(
 }
 
 impl Front {
-    /// Renews what can be renewed without asking anybody.
-    fn renew_here(&self, id: i64) -> Option<Renewal> {
-        if self.ended.contains(id) {
-            return Some(Renewal::Over);
-        }
-        let embedded = self.mode() == Mode::Embedded;
-        if self.gateway.renew(LeaseId::lease(id)).is_err() {
-            return embedded.then_some(Renewal::Over);
-        }
-        let granted = self
-            .gateway
-            .with(|core| core.keys().lease(id).map(|l| l.ttl_s))
-            .0;
-        let Some(ttl_s) = granted else {
-            return Some(Renewal::Over);
+    /// Renews what can be renewed without asking anybody: one look at the machine.
+    fn renew_here(&self, id: i64, shown: Shown<'_>) -> Result<Renewed, (AuthError, i64)> {
+        let look = |core: &Core, revision, renewed: Result<(), OwnerOver>| {
+            let embedded = core.mode(StoreKind::Etcd) == Mode::Embedded;
+            let renewal = match renewed {
+                Err(OwnerOver) if embedded => Some(Renewal::Over),
+                Err(OwnerOver) => None,
+                Ok(()) => match core.keys().lease(id) {
+                    None => Some(Renewal::Over),
+                    Some(_) if !embedded && core.bound_leases().contains(&id) => None,
+                    Some(lease) => Some(Renewal::Lives(lease.ttl_s)),
+                },
+            };
+            (revision, renewal, !embedded)
         };
-        if embedded {
-            return Some(Renewal::Lives(ttl_s));
+        let permitted = |core: &mut Core, now_ms| {
+            let revision = core.keys().revision();
+            may(core, shown, Demand::RenewLease(id), || now_ms).map_err(|error| (error, revision))
+        };
+        let ((revision, mut renewal, copied), after) =
+            self.gateway.renew_if(LeaseId::lease(id), permitted, look)?;
+        if renewal.is_none() && self.ended.contains(id) {
+            renewal = Some(Renewal::Over);
         }
-        if self.is_bound(id) {
-            return None;
-        }
-        if let Some(leases) = &self.legacy.leases {
+        if copied
+            && matches!(renewal, Some(Renewal::Lives(_)))
+            && let Some(leases) = &self.legacy.leases
+        {
             leases.renewed(&self.gateway, id);
         }
-        Some(Renewal::Lives(ttl_s))
+        Ok(Renewed {
+            revision,
+            renewal,
+            after,
+        })
     }
 
     /// Renews a lease that the legacy cluster has to confirm, or that only it may know.

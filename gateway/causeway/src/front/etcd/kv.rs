@@ -1,20 +1,21 @@
 //! KV: reads and writes of the key space, each by the plan for what it touches.
 
-use std::pin::Pin;
-
 use causeway_engine::core::Command;
+use causeway_engine::key_auth::Demand;
 use causeway_engine::key_space::{KeyCommand, KeyReply};
 use causeway_engine::phase::Phase;
 use causeway_engine::route::{Kind, Mode, Plan, Touches, plan};
 use causeway_wire::etcd::EtcdError;
 use causeway_wire::etcd::messages::etcdserverpb as pb;
-use futures::Stream;
+use futures::stream;
 use prost::Message;
 use tonic::{Request, Response, Status};
 
+use super::permit::{Shown, may};
+use super::relay::Responses;
 use super::services::etcdserverpb::kv_server::Kv;
 use super::translate::{self, status};
-use super::{Api, Front, caller, general, observe, union};
+use super::{Api, Front, caller, general, observe, range_stream, union};
 use crate::gateway::Done;
 
 /// Largest request that writes (etcd: `--max-request-bytes`).
@@ -26,14 +27,16 @@ impl Kv for Api {
         &self,
         request: Request<pb::RangeRequest>,
     ) -> Result<Response<pb::RangeResponse>, Status> {
+        let caller = caller(&request);
         let (metadata, _, range) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
         if range.key.is_empty() {
             return Err(status(EtcdError::EmptyKey));
         }
         let touches = || self.touches(&range.key, &range.range_end);
         match self.plan(touches, Kind::Read) {
             Plan::Local | Plan::LocalThenLegacy => {
-                self.local_range(&range).await.map(Response::new)
+                self.local_range(shown, &range).await.map(Response::new)
             }
             Plan::Union => union::range(self, &metadata, &range)
                 .await
@@ -45,25 +48,42 @@ impl Kv for Api {
         }
     }
 
-    type RangeStreamStream =
-        Pin<Box<dyn Stream<Item = Result<pb::RangeStreamResponse, Status>> + Send>>;
+    type RangeStreamStream = Responses<pb::RangeStreamResponse>;
 
     async fn range_stream(
         &self,
-        _request: Request<pb::RangeRequest>,
+        request: Request<pb::RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        // As every etcd before 3.7; clients fall back to Range.
-        Err(Status::unimplemented(
-            "unknown method RangeStream for service etcdserverpb.KV",
-        ))
+        let caller = caller(&request);
+        let (metadata, _, range) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
+        let asked = translate::range(&range);
+        asked
+            .check_shape(self.identity.release())
+            .map_err(|e| status(translate::key_error(&e)))?;
+        if let Some(why) = asked.unfit_for_a_stream() {
+            return Err(Status::unimplemented(why));
+        }
+        let touches = || self.touches(&range.key, &range.range_end);
+        let whole = match self.plan(touches, Kind::Read) {
+            Plan::Local | Plan::LocalThenLegacy => self.local_range(shown, &range).await?,
+            Plan::Union => union::range(self, &metadata, &range).await?,
+            Plan::Legacy | Plan::LegacyThenCopy | Plan::LegacyThenLocal => {
+                return general::range_stream(self, &metadata, range).await;
+            }
+            Plan::RefuseMixed => return Err(refuse_mixed()),
+        };
+        let parts = range_stream::parts(whole, range.limit).map(Ok);
+        Ok(Response::new(Box::pin(stream::iter(parts))))
     }
 
     async fn put(
         &self,
         request: Request<pb::PutRequest>,
     ) -> Result<Response<pb::PutResponse>, Status> {
-        let peer = caller(&request).peer.clone();
+        let caller = caller(&request);
         let (metadata, _, put) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
         let touches = || {
             if self.owns(&put.key) {
                 Touches::Owned
@@ -74,12 +94,14 @@ impl Kv for Api {
         match self.write_plan(touches, &put)? {
             Plan::Local | Plan::LocalThenLegacy | Plan::Union => {
                 self.know_lease(put.lease).await;
-                self.put_reply(self.write(peer, translate::put(&put))).await
+                self.put_reply(self.write(shown, translate::put(&put))?)
+                    .await
             }
             Plan::LegacyThenLocal => {
                 self.know_lease(put.lease).await;
                 let asked = general::put(self, &metadata, put.clone()).await?;
                 let mark = asked.get_ref().header.as_ref().map_or(0, |h| h.revision);
+                let peer = caller.peer.clone();
                 self.put_reply(self.acknowledged(peer, translate::put(&put), mark))
                     .await
             }
@@ -93,15 +115,16 @@ impl Kv for Api {
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
-        let peer = caller(&request).peer.clone();
+        let caller = caller(&request);
         let (metadata, _, delete) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
         let touches = || self.touches(&delete.key, &delete.range_end);
         match self.write_plan(touches, &delete)? {
             Plan::Local | Plan::LocalThenLegacy | Plan::Union => {
-                let done = self.write(peer, translate::delete(&delete));
+                let done = self.write(shown, translate::delete(&delete))?;
                 self.delete_reply(done).await.map(Response::new)
             }
-            Plan::LegacyThenLocal => union::delete(self, peer, &metadata, delete)
+            Plan::LegacyThenLocal => union::delete(self, caller.peer.clone(), &metadata, delete)
                 .await
                 .map(Response::new),
             Plan::Legacy => general::delete(self, &metadata, delete).await,
@@ -114,8 +137,9 @@ impl Kv for Api {
         &self,
         request: Request<pb::TxnRequest>,
     ) -> Result<Response<pb::TxnResponse>, Status> {
-        let peer = caller(&request).peer.clone();
+        let caller = caller(&request);
         let (metadata, _, txn) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
         let touched = || union::touched_by(self, &txn);
         let kind = if union::writes(&txn) {
             Kind::Write
@@ -132,11 +156,11 @@ impl Kv for Api {
                     self.know_lease(lease).await;
                 }
                 let op = KeyCommand::Txn(translate::txn(&txn));
-                self.txn_reply(self.write(peer, op))
+                self.txn_reply(self.write(shown, op)?)
                     .await
                     .map(Response::new)
             }
-            Plan::LegacyThenLocal => union::txn(self, peer, &metadata, &txn)
+            Plan::LegacyThenLocal => union::txn(self, caller.peer.clone(), &metadata, &txn)
                 .await
                 .map(Response::new),
             Plan::Legacy => general::txn(self, &metadata, txn).await,
@@ -149,7 +173,7 @@ impl Kv for Api {
         &self,
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
-        let peer = caller(&request).peer.clone();
+        let caller = caller(&request);
         let (metadata, _, compaction) = request.into_parts();
         if self.mode() != Mode::Embedded {
             return general::compact(self, &metadata, compaction).await;
@@ -157,7 +181,7 @@ impl Kv for Api {
         let op = KeyCommand::Compact {
             revision: compaction.revision,
         };
-        let done = self.write(peer, op);
+        let done = self.write(Shown::new(&metadata, &caller), op)?;
         let header = self.header(done.number);
         self.finished(done).await?;
         Ok(Response::new(pb::CompactionResponse {
@@ -168,7 +192,7 @@ impl Kv for Api {
 
 impl Front {
     /// The plan for an operation; what it touches is only looked at where that matters.
-    fn plan(&self, touches: impl FnOnce() -> Touches, kind: Kind) -> Plan {
+    pub(super) fn plan(&self, touches: impl FnOnce() -> Touches, kind: Kind) -> Plan {
         let (mode, phase) = self.mode_and_phase();
         plan_of(mode, phase, touches, kind)
     }
@@ -187,8 +211,8 @@ impl Front {
         Ok(plan)
     }
 
-    /// Writes to the machine.
-    pub(super) fn write(&self, peer: String, op: KeyCommand) -> Done {
+    /// Writes to the machine of the gateway's own accord.
+    pub(super) fn write_unasked(&self, peer: String, op: KeyCommand) -> Done {
         self.gateway.apply(Command::Keys { peer, op })
     }
 
@@ -218,12 +242,26 @@ impl Front {
         translate::key_reply(done.reply).map_err(status)
     }
 
-    async fn local_range(&self, range: &pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+    async fn local_range(
+        &self,
+        shown: Shown<'_>,
+        range: &pb::RangeRequest,
+    ) -> Result<pb::RangeResponse, Status> {
         let asked = translate::range(range);
-        let (found, after) = self.gateway.with(|core| core.keys().range(&asked));
+        let demand = Demand::Read {
+            key: &asked.key,
+            range_end: &asked.range_end,
+        };
+        let now_ms = || self.gateway.now_ms();
+        let (found, after) = self.gateway.with(|core| {
+            may(core, shown, demand, now_ms)?;
+            Ok(core.keys().range(&asked))
+        });
+        let found = found.map_err(translate::auth_status)?;
         self.durable(after).await?;
         let found = found.map_err(|e| status(translate::key_error(&e)))?;
-        Ok(translate::range_reply(self.header(found.revision), &found))
+        let header = self.header(found.revision);
+        Ok(translate::range_reply(Some(header), &found))
     }
 
     pub(super) async fn put_reply(&self, done: Done) -> Result<Response<pb::PutResponse>, Status> {
@@ -255,7 +293,12 @@ impl Front {
 
 /// [`plan`], but before the take-over every write is looked at: whether N is written too is the machine's
 /// matter, and its view has to follow in any case.
-fn plan_of(mode: Mode, phase: Phase, touches: impl FnOnce() -> Touches, kind: Kind) -> Plan {
+pub(super) fn plan_of(
+    mode: Mode,
+    phase: Phase,
+    touches: impl FnOnce() -> Touches,
+    kind: Kind,
+) -> Plan {
     match (mode, kind) {
         (Mode::Embedded, _) => Plan::Local,
         (Mode::Relay, Kind::Write) => Plan::LegacyThenCopy,

@@ -11,19 +11,23 @@ use causeway_backend::{BackendError, ErrorKind};
 use causeway_backend_etcd::stubs::LeaseClient;
 use causeway_engine::converge::LegacyOwner;
 use causeway_engine::core::Command;
+use causeway_engine::key_auth::Demand;
 use causeway_engine::key_space::{KeyCommand, KeyReply};
 use causeway_engine::phase::Acknowledges;
 use causeway_engine::route::Mode;
 use causeway_registry::{LeaseId, StoreKind};
 use causeway_wire::etcd::EtcdError;
 use causeway_wire::etcd::messages::etcdserverpb as pb;
+use causeway_wire::etcd::messages::etcdserverpb::ResponseHeader;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::general::{answered, backend_error};
 use super::keep_alive::PATIENCE;
+use super::permit::{Shown, may};
 use super::relay::Responses;
 use super::services::etcdserverpb::lease_server::Lease;
+use super::translate::auth_status;
 use super::{Api, Front, caller, keep_alive, observe, with_metadata};
 use crate::gateway::Over;
 
@@ -36,8 +40,9 @@ impl Lease for Api {
         &self,
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
-        let peer = caller(&request).peer.clone();
+        let caller = caller(&request);
         let (metadata, _, grant) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
         if self.mode() == Mode::Relay {
             let granted = answered(
                 lease_client(self)?
@@ -50,7 +55,7 @@ impl Lease for Api {
         let ttl_s = grant.ttl.max(self.gateway.config.min_lease_ttl_s);
         loop {
             let id = if grant.id == 0 { random_id() } else { grant.id };
-            let done = self.write(peer.clone(), KeyCommand::LeaseGrant { id, ttl_s });
+            let done = self.write(shown, KeyCommand::LeaseGrant { id, ttl_s })?;
             let header = self.header(done.number);
             match self.finished(done).await {
                 Ok(KeyReply::LeaseGrant { id, ttl_s }) => {
@@ -75,8 +80,9 @@ impl Lease for Api {
         &self,
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
-        let peer = caller(&request).peer.clone();
+        let caller = caller(&request);
         let (metadata, _, revoke) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
         let id = revoke.id;
         let looked = |front: &Front| {
             let look = front.gateway.with(|core| {
@@ -109,22 +115,24 @@ impl Lease for Api {
                 return Ok(revoked);
             }
             Mode::TakenOver if !known => {
-                return answered(
+                let mut revoked = answered(
                     lease_client(self)?
                         .lease_revoke(with_metadata(&metadata, revoke))
                         .await,
-                );
+                )?;
+                revoked.get_mut().header = Some(self.present_header());
+                return Ok(revoked);
             }
             // What the legacy cluster acknowledges, and general keys, are gone there before the reply.
             Mode::TakenOver if legacy_first || self.is_bound(id) => {
                 if legacy_first {
-                    self.refuse_before_legacy(&peer, &op)?;
+                    self.refuse_before_legacy(&caller.peer, &op)?;
                 }
                 self.revoke_in_legacy(id).await?
             }
             Mode::TakenOver => {}
         }
-        let done = self.write(peer, op);
+        let done = self.write(shown, op)?;
         self.ended.remember(id);
         let header = self.header(done.number);
         self.finished(done).await?;
@@ -149,26 +157,37 @@ impl Lease for Api {
         &self,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
+        let caller = caller(&request);
         let (metadata, _, asked) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
+        let demand = match asked.keys {
+            true => Demand::ReadLease(asked.id),
+            false => Demand::BeKnown,
+        };
         let now_ms = self.gateway.now_ms();
         let (seen, after) = self.gateway.with(|core| {
+            may(core, shown, demand, || now_ms)?;
             let keys = core.keys();
             let left = core.ttl_left(LeaseId::lease(asked.id), now_ms);
             let lease = keys
                 .lease(asked.id)
                 .map(|lease| (lease.ttl_s, left, lease.keys.clone()));
-            (core.mode(StoreKind::Etcd), keys.revision(), lease)
+            Ok((core.mode(StoreKind::Etcd), keys.revision(), lease))
         });
         self.durable(after).await?;
-        let (mode, revision, lease) = seen;
+        let (mode, revision, lease) = seen.map_err(auth_status)?;
         if mode == Mode::Relay
             || (mode == Mode::TakenOver && lease.is_none() && !self.ended.contains(asked.id))
         {
-            return answered(
+            let mut there = answered(
                 lease_client(self)?
                     .lease_time_to_live(with_metadata(&metadata, asked))
                     .await,
-            );
+            )?;
+            if mode == Mode::TakenOver {
+                there.get_mut().header = Some(self.present_header());
+            }
+            return Ok(there);
         }
         let mut reply = pb::LeaseTimeToLiveResponse {
             header: Some(self.header(revision)),
@@ -194,16 +213,20 @@ impl Lease for Api {
         &self,
         request: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
+        let caller = caller(&request);
         let (metadata, _, asked) = request.into_parts();
+        let shown = Shown::new(&metadata, &caller);
         let now_ms = self.gateway.now_ms();
         let (seen, after) = self.gateway.with(|core| {
+            may(core, shown, Demand::ReadLeases, || now_ms)?;
             let keys = core.keys();
             let left = |id| core.ttl_left(LeaseId::lease(id), now_ms).unwrap_or(0);
-            let ids = by_expiry(keys.leases().map(|(id, _)| (left(id), id)));
-            (core.mode(StoreKind::Etcd), keys.revision(), ids)
+            let leases: Vec<(u64, i64)> = keys.leases().map(|(id, _)| (left(id), id)).collect();
+            Ok((core.mode(StoreKind::Etcd), keys.revision(), leases))
         });
         self.durable(after).await?;
-        let (mode, revision, mut ids) = seen;
+        let (mode, revision, leases) = seen.map_err(auth_status)?;
+        let mut ids = by_expiry(leases);
         if mode != Mode::Embedded {
             let there = answered(
                 lease_client(self)?
@@ -226,8 +249,7 @@ impl Lease for Api {
 }
 
 /// The one that ends first stands first (etcd: lease/lessor.go, Leases).
-fn by_expiry(leases: impl Iterator<Item = (u64, i64)>) -> Vec<i64> {
-    let mut leases: Vec<(u64, i64)> = leases.collect();
+fn by_expiry(mut leases: Vec<(u64, i64)>) -> Vec<i64> {
     leases.sort_unstable();
     leases.into_iter().map(|(_, id)| id).collect()
 }
@@ -249,6 +271,11 @@ pub(super) fn lease_client(front: &Front) -> Result<LeaseClient<Channel>, Status
 }
 
 impl Front {
+    /// After the take-over calls on leases show our numbers, whoever knows the lease: they would fall otherwise.
+    fn present_header(&self) -> ResponseHeader {
+        self.header(self.gateway.with(|core| core.keys().revision()).0)
+    }
+
     /// Takes over a lease that the legacy cluster gave to a client before; gives its granted seconds, or
     /// `None` when there is no such lease.
     pub(super) async fn adopt(&self, id: i64) -> Result<Option<i64>, BackendError> {
@@ -439,8 +466,8 @@ mod tests {
 
     #[test]
     fn leases_are_listed_as_they_end() {
-        let leases = [(9_000, 1), (1_000, 7), (9_000, -3), (0, 5)];
-        assert_eq!(by_expiry(leases.into_iter()), [5, 7, -3, 1]);
+        let leases = vec![(9_000, 1), (1_000, 7), (9_000, -3), (0, 5)];
+        assert_eq!(by_expiry(leases), [5, 7, -3, 1]);
     }
 
     #[test]

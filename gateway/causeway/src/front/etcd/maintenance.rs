@@ -1,17 +1,23 @@
-//! Maintenance: the embedded store as a cluster of one member would answer; what does not exist is refused
-//! by name.
+//! Maintenance: the embedded store as a cluster of one member would answer.
 
-use bytes::Bytes;
-use causeway_engine::key_space::{KeyValue, RangeRequest};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use causeway_engine::key_space::{Alarm, KeyCommand, KeyReply, Release};
 use causeway_wire::etcd::EtcdError;
 use causeway_wire::etcd::messages::etcdserverpb as pb;
-use sha2::{Digest, Sha256};
+use futures::{Stream, StreamExt as _, stream};
 use tonic::{Request, Response, Status};
 
+use super::connection::{Caller, ended};
+use super::permit::Shown;
 use super::relay::Responses;
 use super::services::etcdserverpb::maintenance_server::Maintenance;
-use super::translate::{key_error, status};
-use super::{Api, Front};
+use super::translate::status;
+use super::{Api, Front, caller, snapshot};
+
+/// The quota in Status when there is none (etcd: `--quota-backend-bytes`, below 0).
+const NO_QUOTA: i64 = -1;
 
 #[tonic::async_trait]
 impl Maintenance for Api {
@@ -19,29 +25,35 @@ impl Maintenance for Api {
         &self,
         _request: Request<pb::StatusRequest>,
     ) -> Result<Response<pb::StatusResponse>, Status> {
-        let (seen, after) = self.gateway.with(|core| {
-            let keys = core.keys();
-            (keys.revision(), keys.history_bytes(), keys.len())
-        });
-        self.durable(after).await?;
-        let (revision, history, pairs) = seen;
-        let ids = self.identity.ids();
-        // About the bytes of the history and the bookkeeping of each pair; never 0, which tools divide by.
-        let bytes = i64::try_from(history)
-            .unwrap_or(i64::MAX)
-            .saturating_add(i64::try_from(pairs).unwrap_or(0) * 64);
-        let applied = u64::try_from(revision).unwrap_or(0);
-        Ok(Response::new(pb::StatusResponse {
-            header: Some(ids.header(revision)),
+        let seen = self.seen().await?;
+        let (ids, release) = (self.identity.ids(), self.identity.release());
+        let applied = u64::try_from(seen.revision).unwrap_or(0);
+        let mut reply = pb::StatusResponse {
+            header: Some(ids.header(seen.revision)),
             version: self.identity.version(),
-            db_size: bytes.max(1),
-            db_size_in_use: bytes.max(1),
+            db_size: seen.bytes,
+            db_size_in_use: seen.bytes,
             leader: ids.member_id,
             raft_index: applied,
             raft_applied_index: applied,
             raft_term: ids.raft_term,
+            errors: seen.alarms.iter().map(alarm_text).collect(),
             ..Default::default()
-        }))
+        };
+        if release.tells_storage_version() {
+            let target = seen.cluster_release(release).cluster_version();
+            reply.storage_version = target.clone();
+            reply.db_size_quota = NO_QUOTA;
+            reply.downgrade_info = Some(pb::DowngradeInfo {
+                enabled: seen.downgrades,
+                target_version: if seen.downgrades {
+                    target
+                } else {
+                    String::new()
+                },
+            });
+        }
+        Ok(Response::new(reply))
     }
 
     async fn alarm(
@@ -49,19 +61,38 @@ impl Maintenance for Api {
         request: Request<pb::AlarmRequest>,
     ) -> Result<Response<pb::AlarmResponse>, Status> {
         use pb::alarm_request::AlarmAction;
-        match request.get_ref().action() {
-            AlarmAction::Get | AlarmAction::Deactivate => {
-                let header = Some(self.now().await?);
-                Ok(Response::new(pb::AlarmResponse {
-                    header,
-                    alarms: Vec::new(),
-                }))
+        let caller = caller(&request);
+        let (metadata, _, asked) = request.into_parts();
+        let alarm = Alarm {
+            kind: asked.alarm,
+            member: asked.member_id,
+        };
+        let alarms = match AlarmAction::try_from(asked.action) {
+            Ok(AlarmAction::Get) => {
+                let mut alarms = self.seen().await?.alarms;
+                alarms.retain(|raised| alarm.kind == 0 || raised.kind == alarm.kind);
+                alarms
             }
-            AlarmAction::Activate => Err(refused(
-                "Alarm ACTIVATE",
-                "the store has neither a quota nor a disk image",
-            )),
-        }
+            Ok(action @ (AlarmAction::Activate | AlarmAction::Deactivate)) => {
+                let active = action == AlarmAction::Activate;
+                let done = self.write(
+                    Shown::new(&metadata, &caller),
+                    KeyCommand::Alarm { active, alarm },
+                )?;
+                match self.finished(done).await? {
+                    KeyReply::Changed(1) => vec![alarm],
+                    _ => Vec::new(),
+                }
+            }
+            // etcd's process ends at one.
+            Err(_) => return Err(unknown_method()),
+        };
+        let header = self.seen().await?.revision;
+        let has_header = self.identity.release().has_alarm_header();
+        Ok(Response::new(pb::AlarmResponse {
+            header: has_header.then(|| self.header(header)),
+            alarms: alarms.iter().map(alarm_member).collect(),
+        }))
     }
 
     /// There is no free space to give back: the history is trimmed as it grows. etcd's answer has no header
@@ -75,9 +106,11 @@ impl Maintenance for Api {
 
     async fn hash(
         &self,
-        _request: Request<pb::HashRequest>,
+        request: Request<pb::HashRequest>,
     ) -> Result<Response<pb::HashResponse>, Status> {
-        let (revision, hash, _) = self.hash_at(0).await?;
+        let parts = snapshot::gather(self, &caller(&request)).await?;
+        let revision = parts.revision();
+        let hash = snapshot::in_background(move || parts.hash()).await??;
         Ok(Response::new(pb::HashResponse {
             header: Some(self.header(revision)),
             hash,
@@ -89,12 +122,21 @@ impl Maintenance for Api {
         request: Request<pb::HashKvRequest>,
     ) -> Result<Response<pb::HashKvResponse>, Status> {
         let asked = request.get_ref().revision;
-        let (revision, hash, compact_revision) = self.hash_at(asked).await?;
+        let parts = snapshot::gather(self, &caller(&request)).await?;
+        let (revision, compact_revision) = (parts.revision(), parts.compact_revision());
+        if asked > 0 && asked < compact_revision {
+            return Err(status(EtcdError::Compacted));
+        }
+        if asked > revision {
+            return Err(status(EtcdError::FutureRev));
+        }
+        let hash_revision = if asked == 0 { revision } else { asked };
+        let hash = snapshot::in_background(move || parts.hash_of_keys(hash_revision)).await?;
         Ok(Response::new(pb::HashKvResponse {
             header: Some(self.header(revision)),
             hash,
             compact_revision,
-            hash_revision: if asked > 0 { asked } else { revision },
+            hash_revision,
         }))
     }
 
@@ -102,85 +144,161 @@ impl Maintenance for Api {
 
     async fn snapshot(
         &self,
-        _request: Request<pb::SnapshotRequest>,
+        request: Request<pb::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(refused(
-            "Snapshot",
-            "the store has no database file; copy the folder of --data-dir",
-        ))
+        let parts = snapshot::gather(self, &caller(&request)).await?;
+        let blobs = snapshot::stream(parts, self.identity.release()).await?;
+        Ok(Response::new(until_ended(caller(&request), blobs)))
     }
 
+    /// The only member leads, and so can only be asked to lead on.
     async fn move_leader(
         &self,
-        _request: Request<pb::MoveLeaderRequest>,
+        request: Request<pb::MoveLeaderRequest>,
     ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
-        // etcd: there is no other member to move it to.
-        Err(status(EtcdError::BadLeaderTransferee))
+        if request.get_ref().target_id != self.identity.ids().member_id {
+            return Err(status(EtcdError::BadLeaderTransferee));
+        }
+        Ok(Response::new(pb::MoveLeaderResponse { header: None }))
     }
 
     async fn downgrade(
         &self,
-        _request: Request<pb::DowngradeRequest>,
+        request: Request<pb::DowngradeRequest>,
     ) -> Result<Response<pb::DowngradeResponse>, Status> {
-        Err(refused(
-            "Downgrade",
-            "the store has no etcd version of its own",
-        ))
+        use pb::downgrade_request::DowngradeAction;
+        let caller = caller(&request);
+        let (metadata, _, asked) = request.into_parts();
+        let seen = self.seen().await?;
+        let shown = self.identity.release();
+        let enable = match DowngradeAction::try_from(asked.action) {
+            Ok(DowngradeAction::Validate) => {
+                check_downgrade(&asked.version, shown, seen.downgrades).map_err(status)?;
+                None
+            }
+            Ok(DowngradeAction::Enable) => {
+                check_downgrade(&asked.version, shown, seen.downgrades).map_err(status)?;
+                Some(true)
+            }
+            // Without one that is under way etcd only logs it.
+            Ok(DowngradeAction::Cancel) => Some(false),
+            Err(_) => return Err(unknown_method()),
+        };
+        if let Some(enable) = enable {
+            let shown = Shown::new(&metadata, &caller);
+            let done = self.write(shown, KeyCommand::Downgrade { enable })?;
+            self.finished(done).await?;
+        }
+        Ok(Response::new(pb::DowngradeResponse {
+            header: Some(self.header(seen.revision)),
+            version: seen.cluster_release(shown).short(),
+        }))
+    }
+}
+
+/// What the store says of itself.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) revision: i64,
+    /// About what it takes; never 0, which tools divide by.
+    pub(super) bytes: i64,
+    pub(super) alarms: Vec<Alarm>,
+    pub(super) downgrades: bool,
+}
+
+impl Seen {
+    /// The release that the cluster is at: the one before while it is being downgraded. etcd gets there within
+    /// some seconds (version/monitor.go).
+    pub(super) fn cluster_release(&self, shown: Release) -> Release {
+        if self.downgrades {
+            shown.before()
+        } else {
+            shown
+        }
     }
 }
 
 impl Front {
-    async fn now(&self) -> Result<pb::ResponseHeader, Status> {
-        let (revision, after) = self.gateway.with(|core| core.keys().revision());
+    async fn seen(&self) -> Result<Seen, Status> {
+        let (seen, after) = self.look_at_member();
         self.durable(after).await?;
-        Ok(self.header(revision))
+        Ok(seen)
     }
 
-    /// Present revision, hash of all pairs at a revision (0: the present), and the compaction below it.
-    async fn hash_at(&self, revision: i64) -> Result<(i64, u32, i64), Status> {
-        let everything = RangeRequest {
-            key: Bytes::from_static(&[0]),
-            range_end: Bytes::from_static(&[0]),
-            revision,
-            ..Default::default()
-        };
-        let (found, after) = self.gateway.with(|core| {
-            (
-                core.keys().range(&everything),
-                core.keys().compact_revision(),
-            )
-        });
-        self.durable(after).await?;
-        let (reply, compacted) = (found.0.map_err(|e| status(key_error(&e)))?, found.1);
-        Ok((
-            reply.revision,
-            hash(reply.kvs.iter().map(|kv| &**kv)),
-            compacted,
-        ))
+    /// What is there, whether it is on disk yet or not, and what it depends on.
+    pub(super) fn look_at_member(&self) -> (Seen, crate::journal::Position) {
+        self.gateway.with(|core| {
+            let keys = core.keys();
+            // The bytes of the history, and the bookkeeping of each pair.
+            let bytes = i64::try_from(keys.history_bytes()).unwrap_or(i64::MAX);
+            let pairs = i64::try_from(keys.len()).unwrap_or(0);
+            Seen {
+                revision: keys.revision(),
+                bytes: bytes.saturating_add(pairs.saturating_mul(64)).max(1),
+                alarms: keys.cluster().alarms().collect(),
+                downgrades: keys.cluster().downgrades(),
+            }
+        })
     }
 }
 
-/// Equal for equal pairs; it is compared between gateways only, never with a real etcd's.
-fn hash<'a>(kvs: impl Iterator<Item = &'a KeyValue>) -> u32 {
-    let mut hash = Sha256::new();
-    for kv in kvs {
-        for bytes in [&kv.key, &kv.value] {
-            hash.update((bytes.len() as u64).to_be_bytes());
-            hash.update(bytes);
-        }
-        for number in [kv.create_revision, kv.mod_revision, kv.version, kv.lease] {
-            hash.update(number.to_be_bytes());
-        }
+/// Whether a downgrade may begin (etcd: version/version.go, DowngradeValidate): to the release before the cluster's,
+/// which is one lower while one is under way.
+fn check_downgrade(target: &str, shown: Release, under_way: bool) -> Result<(), EtcdError> {
+    let target = Release::named(target).ok_or(EtcdError::WrongDowngradeVersionFormat)?;
+    let before = shown.before();
+    // The cluster may not be there yet.
+    if target != before && !(under_way && target == before.before()) {
+        return Err(EtcdError::InvalidDowngradeTargetVersion);
     }
-    let digest = hash.finalize();
-    digest
-        .iter()
-        .take(4)
-        .fold(0, |all, byte| all << 8 | u32::from(*byte))
+    if under_way {
+        return Err(EtcdError::DowngradeInProcess);
+    }
+    Ok(())
 }
 
-fn refused(method: &str, why: &str) -> Status {
-    Status::unimplemented(format!("causeway: {method} is not supported: {why}"))
+/// An action that does not exist (etcd: errors.ErrUnknownMethod, for Downgrade).
+fn unknown_method() -> Status {
+    Status::unknown("etcdserver: unknown method")
+}
+
+pub(super) fn alarm_member(alarm: &Alarm) -> pb::AlarmMember {
+    pb::AlarmMember {
+        member_id: alarm.member,
+        alarm: alarm.kind,
+    }
+}
+
+/// As Go prints the message.
+fn alarm_text(alarm: &Alarm) -> String {
+    format!("memberID:{} alarm:{}", alarm.member, alarm_name(alarm.kind))
+}
+
+/// The name of a kind; one that is not known is its number.
+pub(super) fn alarm_name(kind: i32) -> String {
+    match pb::AlarmType::try_from(kind) {
+        Ok(kind) => kind.as_str_name().to_owned(),
+        Err(_) => kind.to_string(),
+    }
+}
+
+/// Responses until the connection has to end.
+fn until_ended<T: Send + 'static>(
+    caller: Arc<Caller>,
+    responses: impl Stream<Item = Result<T, Status>> + Send + Unpin + 'static,
+) -> Responses<T> {
+    let ends: Pin<Box<dyn Future<Output = ()> + Send>> =
+        Box::pin(async move { caller.ends().await });
+    Box::pin(stream::unfold(
+        (Some(responses), ends),
+        |(responses, mut ends)| async move {
+            let mut responses = responses?;
+            tokio::select! {
+                next = responses.next() => next.map(|next| (next, (Some(responses), ends))),
+                () = &mut ends => Some((Err(ended()), (None, ends))),
+            }
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -188,23 +306,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_tells_pairs_apart() {
-        let kv = |key: &'static str, value: &'static str, version| KeyValue {
-            key: key.into(),
-            value: value.into(),
-            version,
-            ..KeyValue::default()
-        };
-        let of = |kvs: &[KeyValue]| hash(kvs.iter());
-        let one = of(&[kv("a", "bc", 1)]);
-        assert_eq!(one, of(&[kv("a", "bc", 1)]));
-        for other in [
-            of(&[kv("ab", "c", 1)]),
-            of(&[kv("a", "bc", 2)]),
-            of(&[]),
-            of(&[kv("a", "bc", 1), kv("b", "", 1)]),
+    fn downgrades_go_to_the_release_before() {
+        use EtcdError::*;
+        let shown = Release::new(3, 7);
+        for (target, under_way, want) in [
+            ("3.6", false, Ok(())),
+            ("3.6.4", false, Ok(())),
+            ("3.7", false, Err(InvalidDowngradeTargetVersion)),
+            ("3.5", false, Err(InvalidDowngradeTargetVersion)),
+            ("3.6", true, Err(DowngradeInProcess)),
+            ("3.5", true, Err(DowngradeInProcess)),
+            ("3.4", true, Err(InvalidDowngradeTargetVersion)),
+            ("3", false, Err(WrongDowngradeVersionFormat)),
         ] {
-            assert_ne!(one, other);
+            assert_eq!(check_downgrade(target, shown, under_way), want, "{target}");
         }
+    }
+
+    #[test]
+    fn alarms_are_told_by_name() {
+        let text = |kind| alarm_text(&Alarm { kind, member: 7 });
+        assert_eq!(text(Alarm::NOSPACE), "memberID:7 alarm:NOSPACE");
+        assert_eq!(text(Alarm::CORRUPT), "memberID:7 alarm:CORRUPT");
+        assert_eq!(text(9), "memberID:7 alarm:9");
     }
 }

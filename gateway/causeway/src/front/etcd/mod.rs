@@ -1,16 +1,21 @@
-//! The etcd port: gRPC, its JSON gateway and a few HTTP routes side by side, one task for each connection.
+//! The etcd port: gRPC, its JSON gateway and a few HTTP routes side by side, one task for each connection, which stays
+//! on one of the port's threads (`crate::shards`).
 //!
-//! A file for each of etcd's services. `kv.rs`, `lease.rs` and `watch.rs` answer from the machine;
+//! A file for each of etcd's services. `kv.rs`, `lease.rs` and `watch.rs` answer from the machine, Range and Watch with
+//! bytes that are encoded once for all (`range.rs`, `answer.rs`);
 //! `relay.rs` passes calls on to the legacy cluster. Before the take-over that is all of them, and
 //! `observe.rs` shows the machine what was acknowledged there; after it `general.rs` does so for general
-//! keys, and `union.rs` joins them with registrations. `lock.rs` and `election.rs` serve the embedded store;
-//! `json.rs` turns JSON into the calls of all of them.
+//! keys, and `union.rs` joins them with registrations. `auth.rs` keeps users, and `permit.rs` asks who calls. `lock.rs` and `election.rs` serve the embedded store;
+//! `json.rs` turns JSON into the calls of all of them, `http.rs` has the routes beside them, `metrics.rs` what they
+//! count.
 //! `translate.rs` is the one place that knows both messages and the machine's words.
 
+mod answer;
 mod auth;
 mod cluster;
 mod connection;
 mod contest;
+mod cork;
 mod election;
 mod general;
 mod health;
@@ -22,16 +27,20 @@ mod kv;
 mod lease;
 mod lock;
 mod maintenance;
+mod metrics;
 mod observe;
+mod permit;
+mod range;
+mod range_stream;
 mod relay;
+mod snapshot;
 mod translate;
 mod union;
 mod upstream_watch;
 mod watch;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use causeway_engine::layout::RangeClass;
@@ -43,11 +52,12 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Extensions, Request, Status};
 
 use crate::gateway::Gateway;
 use crate::journal::Position;
 use crate::legacy::Legacy;
+use crate::shards::Shards;
 use connection::Caller;
 use identity::Identity;
 
@@ -72,14 +82,28 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpListener) {
     let mut stopping = gateway.stopping();
     let identity = Identity::load(&gateway.config);
+    let shards = match Shards::start(&gateway, "etcd", connection::LINGER) {
+        Ok(shards) => shards,
+        Err(error) => {
+            tracing::error!(%error, "the etcd port cannot start its threads");
+            return;
+        }
+    };
     let front = Arc::new(Front {
         gateway,
         legacy,
         identity,
         ended: lease::Ended::default(),
         last_seen: union::LastSeen::default(),
+        hashing: auth::Hashing::default(),
+        answers: range::Answers::default(),
+        upstreams: std::iter::repeat_with(OnceLock::new)
+            .take(shards.count())
+            .collect(),
         leaving: AtomicU64::new(0),
+        calls: metrics::Calls::default(),
     });
+    front.show_release();
     let tasks = TaskTracker::new();
     tasks.spawn(lease::follow_over(front.clone()));
     if front.legacy.etcd_upstream.is_some() {
@@ -90,19 +114,21 @@ pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpList
             accepted = listener.accept() => accepted,
             _ = stopping.wait_for(|s| *s) => break,
         };
-        match accepted {
-            Ok((stream, address)) => {
-                tasks.spawn(connection::run(front.clone(), stream, address));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "an etcd connection cannot be accepted");
-                #[allow(clippy::disallowed_methods)] // tokio's timer.
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+        let served = accepted.and_then(|(stream, address)| {
+            let front = front.clone();
+            shards.serve(stream, move |stream, shard| {
+                connection::run(front, stream, address, shard)
+            })
+        });
+        if let Err(error) = served {
+            tracing::warn!(%error, "an etcd connection cannot be accepted");
+            #[allow(clippy::disallowed_methods)] // tokio's timer.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
         }
     }
     tasks.close();
     tasks.wait().await;
+    shards.ended().await;
 }
 
 /// What the connections of the port share.
@@ -112,8 +138,13 @@ struct Front {
     identity: Identity,
     ended: lease::Ended,
     last_seen: union::LastSeen,
+    hashing: auth::Hashing,
+    answers: range::Answers,
+    /// Connections to the legacy cluster, by the number of the thread that relays over them.
+    upstreams: Vec<OnceLock<Channel>>,
     /// Connections that have left at the take-over: their pace.
     leaving: AtomicU64,
+    calls: metrics::Calls,
 }
 
 /// The services, for one call.
@@ -132,6 +163,12 @@ impl Front {
     /// How etcd's clients are served now.
     fn mode(&self) -> Mode {
         self.gateway.with(|core| core.mode(StoreKind::Etcd)).0
+    }
+
+    /// The machine refuses and leaves out what the shown release does.
+    fn show_release(&self) {
+        let release = self.identity.release();
+        self.gateway.with(|core| core.show_release(release));
     }
 
     fn mode_and_phase(&self) -> (Mode, Phase) {
@@ -161,6 +198,16 @@ impl Front {
         }
     }
 
+    /// That of the caller's own thread.
+    fn upstream_of(&self, caller: &Caller) -> Result<Channel, Status> {
+        match (&self.legacy.etcd_upstream, self.upstreams.get(caller.shard)) {
+            (Some(upstream), Some(own)) => {
+                Ok(own.get_or_init(|| upstream.another_channel()).clone())
+            }
+            _ => self.upstream(),
+        }
+    }
+
     /// What a range touches.
     fn touches(&self, key: &[u8], range_end: &[u8]) -> Touches {
         match self.gateway.config.layouts.range_class(key, range_end) {
@@ -177,8 +224,11 @@ impl Front {
 
 /// Who calls; set for every request by its connection.
 fn caller<T>(request: &Request<T>) -> Arc<Caller> {
-    request
-        .extensions()
+    caller_in(request.extensions())
+}
+
+fn caller_in(extensions: &Extensions) -> Arc<Caller> {
+    extensions
         .get::<Arc<Caller>>()
         .cloned()
         .unwrap_or_else(|| Arc::new(Caller::nobody()))
@@ -186,18 +236,17 @@ fn caller<T>(request: &Request<T>) -> Arc<Caller> {
 
 /// The same request for the legacy cluster, with the client's metadata (token, hasleader).
 fn with_metadata<T>(metadata: &MetadataMap, message: T) -> Request<T> {
-    Request::from_parts(
-        relay::passed_on(metadata),
-        tonic::Extensions::default(),
-        message,
-    )
+    Request::from_parts(relay::passed_on(metadata), Extensions::default(), message)
 }
 
-/// The URL that MemberList shows.
-fn advertised(front: &Front, local: SocketAddr) -> Vec<String> {
+/// The URL that MemberList shows: without one that is configured, the way that the caller came.
+fn advertised(front: &Front, caller: &Caller) -> Vec<String> {
     match &front.gateway.config.advertise_etcd {
         Some(urls) => urls.split(',').map(|url| url.trim().to_owned()).collect(),
-        None => vec![format!("http://{local}")],
+        None => {
+            let scheme = if caller.tls { "https" } else { "http" };
+            vec![format!("{scheme}://{}", caller.local)]
+        }
     }
 }
 

@@ -174,7 +174,7 @@ pub(super) async fn over(
     .await?;
     let known = front.gateway.with(|core| core.keys().lease(id).is_some()).0;
     if known {
-        let done = front.write(String::new(), KeyCommand::ForgetLease { id });
+        let done = front.write_unasked(String::new(), KeyCommand::ForgetLease { id });
         front.durable(done.after).await?;
     }
     Ok(())

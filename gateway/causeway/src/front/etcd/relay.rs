@@ -1,40 +1,43 @@
 //! Calls to the legacy cluster: byte for byte, with the client's metadata, errors passed through.
 
-use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Bytes, BytesMut};
 use causeway_engine::route::Mode;
-use futures::{Stream, StreamExt, stream};
-use hyper::http::uri::PathAndQuery;
-use hyper::http::{Request as HttpRequest, Response as HttpResponse};
+use causeway_wire::etcd::frame::put_prefix;
+use futures::Stream;
+use futures::future::BoxFuture;
+use hyper::body::{Body as HttpBody, Frame};
+use hyper::http::{
+    HeaderMap, HeaderValue, Method, Request as HttpRequest, Response as HttpResponse, StatusCode,
+    Uri, Version, header,
+};
+use tonic::Status;
 use tonic::body::Body;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::codegen::BoxFuture;
 use tonic::metadata::MetadataMap;
-use tonic::server::StreamingService;
-use tonic::transport::Channel;
-use tonic::{Request, Response, Status, Streaming};
+use tower::ServiceExt as _;
 
-use super::connection::{Caller, ended};
-use super::{Front, caller, lock};
+use super::answer::only_message;
+use super::connection::ended;
+use super::{Front, caller_in, lock};
 
 /// Headers of one hop. `grpc-timeout` is among them: when it runs out the client resets its stream, and
 /// with it the one upstream.
-const OF_ONE_HOP: [&str; 11] = [
+const OF_ONE_HOP: [&str; 9] = [
     "accept-encoding",
     "connection",
     "content-length",
-    "grpc-accept-encoding",
-    "grpc-encoding",
     "grpc-timeout",
     "host",
+    "te",
     "transfer-encoding",
     "upgrade",
     "user-agent",
-    "te",
 ];
+
+/// Headers that tell how messages are compressed: they go with messages that pass as they are, and only with those.
+const OF_ENCODING: [&str; 2] = ["grpc-accept-encoding", "grpc-encoding"];
 
 /// Calls that wait for something and not for their own work: they have to end before a connection can.
 const LONG: [&str; 6] = [
@@ -49,34 +52,117 @@ const LONG: [&str; 6] = [
 /// Largest message taken from a client; the legacy cluster's own limit is not known here.
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
-/// Passes a call on and its answers back.
-pub(super) async fn forward(front: Arc<Front>, request: HttpRequest<Body>) -> HttpResponse<Body> {
-    let path = request
-        .uri()
-        .path_and_query()
-        .cloned()
-        .unwrap_or_else(|| PathAndQuery::from_static("/"));
-    let channel = match front.upstream() {
-        Ok(channel) => channel,
-        Err(status) => return status.into_http(),
+/// Passes a call on and its answers back, as the bytes that they are.
+pub(super) async fn forward(front: &Front, request: HttpRequest<Body>) -> HttpResponse<Body> {
+    match passed(front, request).await {
+        Ok(response) => response,
+        Err(status) => status.into_http(),
+    }
+}
+
+async fn passed(
+    front: &Front,
+    mut request: HttpRequest<Body>,
+) -> Result<HttpResponse<Body>, Status> {
+    let caller = caller_in(request.extensions());
+    let channel = front.upstream_of(&caller)?;
+    let path = request.uri().path();
+    let is_long = LONG.contains(&path);
+    if lock::HOLDING.contains(&path) && front.mode() == Mode::TakenOver {
+        let (parts, message) = only_message(request, MAX_MESSAGE)
+            .await
+            .map_err(|_| Status::unimplemented("the request is not one uncompressed message"))?;
+        lock::prepare(front, &message).await?;
+        request = HttpRequest::from_parts(parts, framed(&message));
+    }
+    // tonic's channel has its own address, which shows up as `:authority`.
+    let path = request.uri().path_and_query().cloned();
+    let mut on = HttpRequest::new(Body::empty());
+    *on.method_mut() = Method::POST;
+    *on.version_mut() = Version::HTTP_2;
+    *on.uri_mut() = path.map_or_else(Uri::default, Uri::from);
+    let (parts, body) = request.into_parts();
+    *on.headers_mut() = parts.headers;
+    *on.body_mut() = body;
+    for name in OF_ONE_HOP {
+        on.headers_mut().remove(name);
+    }
+    on.headers_mut()
+        .insert(header::TE, HeaderValue::from_static("trailers"));
+    // grpc-go sends its headers with the first message, so this waits for one.
+    let response = tokio::select! {
+        response = channel.oneshot(on) => response,
+        () = caller.ends(), if is_long => return Err(ended()),
     };
-    let mut grpc = tonic::server::Grpc::new(Raw).max_decoding_message_size(MAX_MESSAGE);
-    grpc.streaming(
-        Forward {
-            front,
-            channel,
-            path,
-        },
-        request,
-    )
-    .await
+    let response = response.map_err(|error| upstream_error(Status::from_error(error.into())))?;
+    if response.status() != StatusCode::OK {
+        return Err(Status::unavailable(format!(
+            "causeway: the legacy etcd answered HTTP {}",
+            response.status()
+        )));
+    }
+    let ends = is_long.then(|| Box::pin(async move { caller.ends().await }) as BoxFuture<_>);
+    Ok(response.map(|body| {
+        Body::new(Relayed {
+            body: Some(body),
+            ends,
+        })
+    }))
+}
+
+fn framed(message: &Bytes) -> Body {
+    let mut body = BytesMut::new();
+    put_prefix(&mut body, message.len());
+    body.extend_from_slice(message);
+    Body::new(axum::body::Body::from(body.freeze()))
+}
+
+/// An answer's body as it comes, and an end of our own where it breaks or has to end.
+struct Relayed {
+    /// `None` behind its end.
+    body: Option<Body>,
+    ends: Option<BoxFuture<'static, ()>>,
+}
+
+impl HttpBody for Relayed {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(None);
+        };
+        let status = match Pin::new(body).poll_frame(cx) {
+            Poll::Ready(Some(Err(status))) => upstream_error(status),
+            Poll::Ready(next) => return Poll::Ready(next),
+            Poll::Pending => {
+                let has_to_end = |ends: &mut BoxFuture<'_, ()>| ends.as_mut().poll(cx).is_ready();
+                if !this.ends.as_mut().is_some_and(has_to_end) {
+                    return Poll::Pending;
+                }
+                ended()
+            }
+        };
+        this.body = None;
+        let mut trailers = HeaderMap::with_capacity(2);
+        status.add_header(&mut trailers)?;
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
 }
 
 /// The client's metadata for the legacy cluster.
 pub(super) fn passed_on(metadata: &MetadataMap) -> MetadataMap {
     let mut headers = metadata.clone().into_headers();
-    for name in OF_ONE_HOP {
-        headers.remove(name);
+    for name in OF_ONE_HOP.iter().chain(&OF_ENCODING) {
+        headers.remove(*name);
     }
     MetadataMap::from_headers(headers)
 }
@@ -106,117 +192,8 @@ fn root(status: &Status) -> String {
     cause.to_string()
 }
 
-/// Responses until the connection has to end.
-pub(super) fn until_ended<T: Send + 'static>(
-    caller: Arc<Caller>,
-    responses: impl Stream<Item = Result<T, Status>> + Send + Unpin + 'static,
-) -> Responses<T> {
-    let ends: Pin<Box<dyn Future<Output = ()> + Send>> =
-        Box::pin(async move { caller.ends().await });
-    Box::pin(stream::unfold(
-        (Some(responses), ends),
-        |(responses, mut ends)| async move {
-            let mut responses = responses?;
-            tokio::select! {
-                next = responses.next() => next.map(|next| (next, (Some(responses), ends))),
-                () = &mut ends => Some((Err(ended()), (None, ends))),
-            }
-        },
-    ))
-}
-
 /// A stream of responses.
 pub(super) type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-struct Forward {
-    front: Arc<Front>,
-    channel: Channel,
-    path: PathAndQuery,
-}
-
-impl StreamingService<Bytes> for Forward {
-    type Response = Bytes;
-    type ResponseStream = Responses<Bytes>;
-    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
-
-    fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
-        let (front, channel, path) = (self.front.clone(), self.channel.clone(), self.path.clone());
-        Box::pin(async move {
-            let caller = caller(&request);
-            let is_long = LONG.contains(&path.path());
-            let (metadata, _, mut messages) = request.into_parts();
-            let mut first = None;
-            if lock::HOLDING.contains(&path.path()) && front.mode() == Mode::TakenOver {
-                first = messages.message().await?;
-                lock::prepare(&front, first.as_ref().unwrap_or(&Bytes::new())).await?;
-            }
-            // A broken inbound stream ends the whole call from the client's side.
-            let messages = messages
-                .map(Result::ok)
-                .take_while(|m| std::future::ready(m.is_some()))
-                .filter_map(std::future::ready);
-            let messages = stream::iter(first).chain(messages);
-            let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
-            grpc.ready()
-                .await
-                .map_err(|error| upstream_error(Status::from_error(error.into())))?;
-            let request =
-                Request::from_parts(passed_on(&metadata), tonic::Extensions::default(), messages);
-            // grpc-go sends its headers with the first message, so this waits for one.
-            let response = tokio::select! {
-                response = grpc.streaming(request, path, Raw) => response.map_err(upstream_error)?,
-                () = caller.ends(), if is_long => return Err(ended()),
-            };
-            let responses = response
-                .into_inner()
-                .map(|next| next.map_err(upstream_error));
-            let responses: Self::ResponseStream = if is_long {
-                until_ended(caller, responses)
-            } else {
-                Box::pin(responses)
-            };
-            Ok(Response::new(responses))
-        })
-    }
-}
-
-/// Messages as the bytes they are.
-#[derive(Debug, Clone, Copy)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Raw;
-    type Decoder = Raw;
-
-    fn encoder(&mut self) -> Raw {
-        Raw
-    }
-
-    fn decoder(&mut self) -> Raw {
-        Raw
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, message: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        into.put(message);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -201,7 +201,8 @@ async fn refusals_have_their_status() {
         "etcdserver: mvcc: required revision is a future revision",
     )
     .await;
-    check("/v3/auth/user/add", "{}", 501, 12, "").await;
+    let text = "etcdserver: user name is empty";
+    check("/v3/auth/user/add", "{}", 400, 3, text).await;
     check("/v3/kv/nothing", "{}", 404, 5, "Not Found").await;
     let big = json!({"key": base64("k"), "value": base64(&"v".repeat(2_000_000))});
     let text = "etcdserver: request is too large";
@@ -461,4 +462,127 @@ async fn no_lock_among_registrations() {
         assert_eq!(status, 400);
         assert!(message.contains("lies among registrations"), "{message}");
     }
+}
+
+/// A call with a token.
+async fn as_user(port: &Port, token: &str, path: &str, body: Value) -> (u16, Value) {
+    let request = port.client.post(format!("{}{path}", port.url));
+    let request = request
+        .header("Authorization", token)
+        .body(body.to_string());
+    let sent = tokio::time::timeout(PATIENCE, request.send()).await;
+    let answer = sent.expect("an answer in time").expect("an answer");
+    let status = answer.status().as_u16();
+    (status, answer.json().await.expect("JSON"))
+}
+
+#[tokio::test]
+async fn users_are_asked_for_once_there_are_some() {
+    let port = Port::open().await;
+    let off = port.call("/v3/auth/status", json!({})).await;
+    assert_eq!(off, json!({"authRevision": "1"}));
+    for (path, body) in [
+        ("user/add", json!({"name": "root", "password": "secret"})),
+        ("user/grant", json!({"user": "root", "role": "root"})),
+        ("user/add", json!({"name": "joe", "password": "letters"})),
+        ("role/add", json!({"name": "r"})),
+        (
+            "role/grant",
+            json!({"name": "r", "perm": {"permType": "READ", "key": base64("a"), "range_end": base64("b")}}),
+        ),
+        ("user/grant", json!({"user": "joe", "role": "r"})),
+        ("enable", json!({})),
+    ] {
+        port.call(&format!("/v3/auth/{path}"), body).await;
+    }
+    let too_long = json!({"name": "x", "password": "x".repeat(73)});
+    let anonymous = [
+        ("/v3/kv/range", json!({"key": base64("a")})),
+        ("/v3/kv/put", json!({"key": base64("a")})),
+        ("/v3/lease/grant", json!({"TTL": 60})),
+        ("/v3/lease/leases", json!({})),
+        ("/v3/lease/timetolive", json!({"ID": 1})),
+        ("/v3/kv/compaction", json!({"revision": 1})),
+        ("/v3/cluster/member/list", json!({})),
+        ("/v3/cluster/member/remove", json!({"ID": 1})),
+        ("/v3/maintenance/status", json!({})),
+        ("/v3/maintenance/alarm", json!({})),
+        ("/v3/maintenance/hash", json!({})),
+        ("/v3/auth/user/list", json!({})),
+        ("/v3/auth/user/add", too_long.clone()),
+    ];
+    for (path, body) in anonymous {
+        let refused = port.refusal(path, body).await;
+        assert_eq!(
+            refused,
+            (400, "etcdserver: user name is empty".into()),
+            "{path}"
+        );
+    }
+    let open = port.call("/v3/auth/status", json!({})).await;
+    assert_eq!(open["enabled"], true);
+
+    let login = async |name: &str, password: &str| {
+        let body = json!({"name": name, "password": password});
+        let answer = port.call("/v3/auth/authenticate", body).await;
+        answer["token"].as_str().expect("a token").to_owned()
+    };
+    let (root, joe) = (login("root", "secret").await, login("joe", "letters").await);
+    assert_ne!(root, joe);
+    let check = async |token: &str, path: &str, body: Value, status: u16, error: &str| {
+        let (got, answer) = as_user(&port, token, path, body.clone()).await;
+        assert_eq!(got, status, "{path} {body}: {answer}");
+        assert_eq!(
+            answer["error"].as_str().unwrap_or(""),
+            error,
+            "{path} {body}"
+        );
+    };
+    let (denied, invalid) = (
+        "etcdserver: permission denied",
+        "etcdserver: invalid auth token",
+    );
+    let key = json!({"key": base64("a")});
+    check(&joe, "/v3/kv/range", key.clone(), 200, "").await;
+    check(&joe, "/v3/kv/put", key.clone(), 403, denied).await;
+    check(
+        &joe,
+        "/v3/kv/range",
+        json!({"key": base64("b")}),
+        403,
+        denied,
+    )
+    .await;
+    check(&root, "/v3/kv/put", key.clone(), 200, "").await;
+    check("none.1", "/v3/kv/range", key.clone(), 401, invalid).await;
+    let words = "bcrypt: password length exceeds 72 bytes";
+    check(&root, "/v3/auth/user/add", too_long, 500, words).await;
+
+    // A watch is answered as canceled, a stream of keep-alives ends.
+    let watch = json!({"create_request": {"key": base64("b")}}).to_string();
+    let request = port.client.post(format!("{}/v3/watch", port.url));
+    let request = request.header("Authorization", &joe).body(watch);
+    let first = async { request.send().await?.chunk().await };
+    let first = tokio::time::timeout(PATIENCE, first)
+        .await
+        .expect("in time");
+    let first = first.expect("an answer").expect("a line");
+    let first: Value = serde_json::from_slice(&first).expect("JSON");
+    let result = &first["result"];
+    assert_eq!(
+        (&result["watch_id"], &result["canceled"]),
+        (&json!("-1"), &json!(true))
+    );
+    let reason = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+    assert_eq!(result["cancel_reason"], reason);
+    let granted = as_user(&port, &root, "/v3/lease/grant", json!({"TTL": 60, "ID": 7})).await;
+    assert_eq!(granted.0, 200);
+    let leased = json!({"key": base64("b"), "lease": 7});
+    check(&root, "/v3/kv/put", leased, 200, "").await;
+    let (status, ended) = as_user(&port, &joe, "/v3/lease/keepalive", json!({"ID": 7})).await;
+    assert_eq!(
+        (status, &ended["error"]["message"]),
+        (403, &json!(denied)),
+        "{ended}"
+    );
 }

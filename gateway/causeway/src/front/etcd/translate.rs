@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use causeway_engine::core::Reply;
+use causeway_engine::key_auth::AuthError;
 use causeway_engine::key_space::{
     Compare, CompareResult, CompareTarget, DeleteRangeReply, EventKind, KeyCommand, KeyError,
     KeyEvent, KeyReply, KeyValue, Op, OpReply, PutReply, RangeReply, RangeRequest, SortOrder,
@@ -9,7 +10,7 @@ use causeway_engine::key_space::{
 };
 use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::messages::mvccpb;
-use causeway_wire::etcd::{EtcdError, ServerIds};
+use causeway_wire::etcd::{EtcdError, ServerIds, SharedEvents};
 use tonic::{Code, Status};
 
 /// An error as a client gets it.
@@ -33,6 +34,41 @@ pub(super) fn key_error(error: &KeyError) -> EtcdError {
         KeyError::LeaseNotFound => EtcdError::LeaseNotFound,
         KeyError::LeaseExists => EtcdError::LeaseExist,
         KeyError::LeaseTtlTooLarge => EtcdError::LeaseTtlTooLarge,
+        KeyError::NoSpace => EtcdError::NoSpace,
+        KeyError::Corrupt => EtcdError::Corrupt,
+        KeyError::TooManyAlarms => EtcdError::TooManyRequests,
+        KeyError::DowngradeInProcess => EtcdError::DowngradeInProcess,
+    }
+}
+
+/// A refusal about users as etcd words it.
+pub(super) fn auth_error(error: AuthError) -> EtcdError {
+    match error {
+        AuthError::RootUserNotExist => EtcdError::RootUserNotExist,
+        AuthError::RootRoleNotExist => EtcdError::RootRoleNotExist,
+        AuthError::UserAlreadyExist => EtcdError::UserAlreadyExist,
+        AuthError::UserEmpty => EtcdError::UserEmpty,
+        AuthError::UserNotFound => EtcdError::UserNotFound,
+        AuthError::RoleAlreadyExist => EtcdError::RoleAlreadyExist,
+        AuthError::RoleNotFound => EtcdError::RoleNotFound,
+        AuthError::RoleEmpty => EtcdError::RoleEmpty,
+        AuthError::AuthFailed | AuthError::NoPasswordUser => EtcdError::AuthFailed,
+        AuthError::PermissionNotGiven => EtcdError::PermissionNotGiven,
+        AuthError::PermissionDenied => EtcdError::PermissionDenied,
+        AuthError::RoleNotGranted => EtcdError::RoleNotGranted,
+        AuthError::PermissionNotGranted => EtcdError::PermissionNotGranted,
+        AuthError::NotEnabled => EtcdError::AuthNotEnabled,
+        AuthError::InvalidToken => EtcdError::InvalidAuthToken,
+        AuthError::InvalidManagement => EtcdError::InvalidAuthMgmt,
+    }
+}
+
+/// The same as a client gets it. One error has no code in etcd (v3rpc/util.go, toGRPCErrorMap) and comes as it is
+/// worded inside.
+pub(super) fn auth_status(error: AuthError) -> Status {
+    match error {
+        AuthError::NoPasswordUser => Status::unknown(format!("auth: {error}")),
+        _ => status(auth_error(error)),
     }
 }
 
@@ -47,11 +83,12 @@ pub(super) fn key_reply(reply: Reply) -> Result<KeyReply, EtcdError> {
         | Reply::Tree(_)
         | Reply::Registered(_)
         | Reply::Deregistered(_)
-        | Reply::OrderRefused(_) => Err(EtcdError::Corrupt),
+        | Reply::OrderRefused(_)
+        | Reply::Auth(_) => Err(EtcdError::Corrupt),
     }
 }
 
-/// A read. Unknown sorts are taken for the default, as etcd up to 3.5 does.
+/// A read.
 pub(super) fn range(request: &pb::RangeRequest) -> RangeRequest {
     use pb::range_request as wire;
     RangeRequest {
@@ -59,17 +96,19 @@ pub(super) fn range(request: &pb::RangeRequest) -> RangeRequest {
         range_end: request.range_end.clone(),
         limit: request.limit,
         revision: request.revision,
-        sort_order: match request.sort_order() {
-            wire::SortOrder::None => SortOrder::None,
-            wire::SortOrder::Ascend => SortOrder::Ascend,
-            wire::SortOrder::Descend => SortOrder::Descend,
+        sort_order: match wire::SortOrder::try_from(request.sort_order) {
+            Ok(wire::SortOrder::None) => SortOrder::None,
+            Ok(wire::SortOrder::Ascend) => SortOrder::Ascend,
+            Ok(wire::SortOrder::Descend) => SortOrder::Descend,
+            Err(_) => SortOrder::Unknown,
         },
-        sort_target: match request.sort_target() {
-            wire::SortTarget::Key => SortTarget::Key,
-            wire::SortTarget::Version => SortTarget::Version,
-            wire::SortTarget::Create => SortTarget::Create,
-            wire::SortTarget::Mod => SortTarget::Mod,
-            wire::SortTarget::Value => SortTarget::Value,
+        sort_target: match wire::SortTarget::try_from(request.sort_target) {
+            Ok(wire::SortTarget::Key) => SortTarget::Key,
+            Ok(wire::SortTarget::Version) => SortTarget::Version,
+            Ok(wire::SortTarget::Create) => SortTarget::Create,
+            Ok(wire::SortTarget::Mod) => SortTarget::Mod,
+            Ok(wire::SortTarget::Value) => SortTarget::Value,
+            Err(_) => SortTarget::Unknown,
         },
         serializable: request.serializable,
         keys_only: request.keys_only,
@@ -199,10 +238,18 @@ pub(super) fn event(event: &KeyEvent) -> mvccpb::Event {
     }
 }
 
+/// Changes of one revision that many are told.
+pub(super) fn shared_events(events: &[KeyEvent]) -> SharedEvents {
+    SharedEvents::new(events.iter().map(event).collect())
+}
+
 /// A read's answer.
-pub(super) fn range_reply(header: pb::ResponseHeader, reply: &RangeReply) -> pb::RangeResponse {
+pub(super) fn range_reply(
+    header: Option<pb::ResponseHeader>,
+    reply: &RangeReply,
+) -> pb::RangeResponse {
     pb::RangeResponse {
-        header: Some(header),
+        header,
         kvs: reply.kvs.iter().map(|pair| kv(pair)).collect(),
         more: reply.more,
         count: reply.count,
@@ -243,7 +290,9 @@ fn op_reply(reply: &OpReply) -> pb::ResponseOp {
     use pb::response_op::Response;
     let bare = |revision| ServerIds::default().header(revision);
     let response = match reply {
-        OpReply::Range(reply) => Response::ResponseRange(range_reply(bare(reply.revision), reply)),
+        OpReply::Range(reply) => {
+            Response::ResponseRange(range_reply(Some(bare(reply.revision)), reply))
+        }
         OpReply::Put(reply) => Response::ResponsePut(put_reply(bare(reply.revision), reply)),
         OpReply::DeleteRange(reply) => {
             Response::ResponseDeleteRange(delete_reply(bare(reply.revision), reply))

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use causeway_engine::core::Core;
-use causeway_engine::key_space::{Compare, CompareTarget, KeyCommand, Op, RangeRequest, Txn};
+use causeway_engine::key_space::{
+    Compare, CompareTarget, KeyCommand, Op, RangeRequest, Release, Txn,
+};
 use causeway_engine::path::Protocol;
 use causeway_engine::route::Touches;
 use causeway_registry::{RecordKey, StoreKind};
@@ -32,18 +34,23 @@ pub(super) async fn range(
     metadata: &MetadataMap,
     range: &pb::RangeRequest,
 ) -> Result<pb::RangeResponse, Status> {
+    let release = front.identity.release();
+    let whole = translate::range(range);
+    whole
+        .check_shape(release)
+        .map_err(|e| status(translate::key_error(&e)))?;
     let mut kvs = general_part(front, metadata, range).await?;
     let asked = RangeRequest {
-        key: range.key.clone(),
-        range_end: range.range_end.clone(),
-        revision: range.revision,
+        key: whole.key,
+        range_end: whole.range_end,
+        revision: whole.revision,
         ..Default::default()
     };
     let (found, after) = front.gateway.with(|core| core.keys().range(&asked));
     front.durable(after).await?;
     let found = found.map_err(|e| status(translate::key_error(&e)))?;
     kvs.extend(found.kvs.iter().map(|kv| translate::kv(kv)));
-    let (kvs, count, more) = select(range, kvs);
+    let (kvs, count, more) = select(range, release, kvs);
     Ok(pb::RangeResponse {
         header: Some(front.header(found.revision)),
         kvs,
@@ -121,7 +128,11 @@ impl LastSeen {
 }
 
 /// Sort, bounds, limit and fields of a range, over pairs from anywhere (etcd: apply.go Range).
-fn select(range: &pb::RangeRequest, mut kvs: Vec<KeyValue>) -> (Vec<KeyValue>, i64, bool) {
+fn select(
+    range: &pb::RangeRequest,
+    release: Release,
+    mut kvs: Vec<KeyValue>,
+) -> (Vec<KeyValue>, i64, bool) {
     use pb::range_request::{SortOrder, SortTarget};
     let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
     if range.count_only {
@@ -158,7 +169,13 @@ fn select(range: &pb::RangeRequest, mut kvs: Vec<KeyValue>) -> (Vec<KeyValue>, i
         kvs.truncate(limit);
     }
     if range.keys_only {
-        kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
+        let no_lease = release.keys_only_has_no_lease() && range.sort_target() != SortTarget::Value;
+        for kv in &mut kvs {
+            kv.value = Bytes::new();
+            if no_lease {
+                kv.lease = 0;
+            }
+        }
     }
     (kvs, count, more)
 }

@@ -2,33 +2,37 @@
 //! general keys in the legacy cluster (`upstream_watch.rs`); a watch over both gets both under one id.
 
 use std::collections::BTreeMap;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use causeway_engine::key_auth::Demand;
 use causeway_engine::key_watch::{CreateOutcome, StreamId, WatchSpec, WatchStart};
 use causeway_engine::route::{Mode, Touches};
 use causeway_registry::StoreKind;
 use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::messages::etcdserverpb::watch_request::RequestUnion;
 use causeway_wire::etcd::{CreateWatch, WatchAction, WatchStream, WatchStreamLimits, WatcherKey};
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TryRecvError;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
-use tokio_stream::wrappers::ReceiverStream;
+use futures::future::BoxFuture;
+use futures::stream;
+use hyper::http::{Request as HttpRequest, Response};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tonic::body::Body;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Status, Streaming};
 
+use super::answer::{Answer, messages};
 use super::connection::{Caller, ended};
-use super::relay::Responses;
-use super::services::etcdserverpb::watch_server::Watch;
-use super::upstream_watch::{Generals, News};
-use super::{Api, caller, translate};
-use crate::gateway::{Gateway, KeyNews};
+use super::permit::{Shown, may};
+use super::translate::auth_error;
+use super::upstream_watch::{Generals, News as GeneralNews};
+use super::{Api, caller_in, translate};
+use crate::gateway::Gateway;
 use crate::journal::Position;
+use crate::mailbox::{KeyNews, News};
 
-/// Messages that a client has not read yet; more wait in the stream's queue.
-const UNREAD: usize = 16;
+/// Bytes that are sent at a time where more waits.
+const PIECE: usize = 64 << 10;
 
 /// Interval of progress notifications (etcd: v3rpc/watch.go, with up to a tenth of jitter).
 const PROGRESS: Duration = Duration::from_secs(600);
@@ -37,23 +41,26 @@ const PROGRESS: Duration = Duration::from_secs(600);
 /// is, and some clients take 4 MiB at most.
 const MAX_MESSAGE: usize = 1 << 20;
 
-#[tonic::async_trait]
-impl Watch for Api {
-    type WatchStream = Responses<pb::WatchResponse>;
-
-    async fn watch(
-        &self,
-        request: Request<Streaming<pb::WatchRequest>>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
-        let caller = caller(&request);
-        let (metadata, _, inbound) = request.into_parts();
-        let (to_client, responses) = mpsc::channel(UNREAD);
-        tokio::spawn(serve(self.clone(), caller, metadata, inbound, to_client));
-        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
-    }
+/// Answers a stream of requests until one of both sides ends it.
+pub(super) fn answer(api: Api, request: HttpRequest<Body>, limit: usize) -> Response<Answer> {
+    let caller = caller_in(request.extensions());
+    let (parts, body) = request.into_parts();
+    let inbound = match messages(&parts.headers, body, limit) {
+        Ok(inbound) => inbound,
+        Err(status) => return Answer::refusal(status),
+    };
+    let metadata = MetadataMap::from_headers(parts.headers);
+    let serving = Box::new(Serving::new(api, caller, metadata, inbound));
+    let frames = stream::unfold(Some(serving), |serving| async {
+        let mut serving = serving?;
+        match serving.next_frames().await {
+            Ok(frames) => Some((Ok(frames), Some(serving))),
+            Err(End::Gone) => None,
+            Err(End::With(status)) => Some((Err(status), None)),
+        }
+    });
+    Answer::stream(Box::pin(frames))
 }
-
-type ToClient = mpsc::Sender<Result<pb::WatchResponse, Status>>;
 
 /// Why a stream ends.
 enum End {
@@ -66,41 +73,6 @@ enum End {
 impl From<Status> for End {
     fn from(status: Status) -> Self {
         End::With(status)
-    }
-}
-
-async fn serve(
-    front: Api,
-    caller: Arc<Caller>,
-    metadata: MetadataMap,
-    inbound: Streaming<pb::WatchRequest>,
-    to_client: ToClient,
-) {
-    let id = StreamId(front.gateway.next_connection());
-    // Before the first watch, so that no event is missed.
-    let news = front.gateway.key_queue(id);
-    let registered = Registered::new(front.gateway.clone(), id);
-    let limits = WatchStreamLimits {
-        max_message: MAX_MESSAGE,
-        ..WatchStreamLimits::default()
-    };
-    let serving = Serving {
-        stream: WatchStream::new(front.identity.ids(), limits),
-        id,
-        news,
-        early: None,
-        locals: BTreeMap::new(),
-        keys: BTreeMap::new(),
-        next_id: 1,
-        generals: Generals::new(metadata),
-        asked: None,
-        after: 0,
-        front,
-    };
-    let end = serving.run(caller, inbound, &to_client).await;
-    drop(registered);
-    if let Err(End::With(status)) = end {
-        let _ = to_client.send(Err(status)).await;
     }
 }
 
@@ -126,7 +98,11 @@ struct Serving {
     front: Api,
     stream: WatchStream,
     id: StreamId,
-    news: mpsc::Receiver<KeyNews>,
+    _registered: Registered,
+    inbound: Streaming<pb::WatchRequest>,
+    /// The client may send more.
+    open: bool,
+    news: News<KeyNews>,
     /// News taken from the queue too early.
     early: Option<KeyNews>,
     /// Watches in the machine, by the id that they have there. Clients see the stream's own ids.
@@ -134,65 +110,79 @@ struct Serving {
     keys: BTreeMap<WatcherKey, i64>,
     next_id: i64,
     generals: Generals,
+    caller: Arc<Caller>,
+    metadata: MetadataMap,
     /// The create request under way: what its action does not repeat.
     asked: Option<pb::WatchCreateRequest>,
     /// What the output depends on.
     after: Position,
+    ticks: Interval,
+    ends: BoxFuture<'static, ()>,
 }
 
 impl Serving {
-    async fn run(
-        mut self,
+    fn new(
+        front: Api,
         caller: Arc<Caller>,
-        mut inbound: Streaming<pb::WatchRequest>,
-        to_client: &ToClient,
-    ) -> Result<(), End> {
-        let mut ends = pin!(caller.ends());
+        metadata: MetadataMap,
+        inbound: Streaming<pb::WatchRequest>,
+    ) -> Self {
+        let id = StreamId(front.gateway.next_connection());
+        // Before the first watch, so that no event is missed.
+        let news = front.gateway.key_queue(id);
+        let limits = WatchStreamLimits {
+            max_message: MAX_MESSAGE,
+            ..WatchStreamLimits::default()
+        };
         let period = PROGRESS + Duration::from_secs(rand::random_range(0..PROGRESS.as_secs() / 10));
         let mut ticks = interval_at(Instant::now() + period, period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut open = true;
+        Serving {
+            stream: WatchStream::new(front.identity.ids(), limits),
+            id,
+            _registered: Registered::new(front.gateway.clone(), id),
+            inbound,
+            open: true,
+            news,
+            early: None,
+            locals: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            next_id: 1,
+            generals: Generals::new(metadata.clone()),
+            caller: caller.clone(),
+            metadata,
+            asked: None,
+            after: 0,
+            ticks,
+            ends: Box::pin(async move { caller.ends().await }),
+            front,
+        }
+    }
+
+    /// All that the client is to be told next, in one piece. While the client reads nothing, nobody asks for it, and the
+    /// queue of news fills up.
+    async fn next_frames(&mut self) -> Result<Bytes, End> {
         loop {
-            self.flush(to_client, ends.as_mut()).await?;
+            if let Some(frames) = self.stream.poll_output(PIECE) {
+                self.front.durable(self.after).await?;
+                return Ok(frames);
+            }
             tokio::select! {
-                message = inbound.message(), if open && self.stream.has_room() => match message {
-                    Ok(Some(message)) => self.request(message).await?,
+                message = self.inbound.message(), if self.open && self.stream.has_room() => match message {
+                    Ok(Some(message)) => self.request(message)?,
                     // etcd goes on sending after the client's half-close (v3rpc/watch.go).
-                    Ok(None) => open = false,
+                    Ok(None) => self.open = false,
                     Err(_) => return Err(End::Gone),
                 },
-                news = next(&mut self.early, &mut self.news) => match news {
-                    Some(news) => self.tell(&news),
-                    None => return Err(lagging().into()),
-                },
-                news = self.generals.next() => self.general_news(news).await?,
-                _ = ticks.tick() => self.tick().await?,
-                () = ends.as_mut() => return Err(ended().into()),
-                () = to_client.closed() => return Err(End::Gone),
+                news = next(&mut self.early, &mut self.news) => self.tell_all(news)?,
+                news = self.generals.next() => self.general_news(news)?,
+                _ = self.ticks.tick() => self.tick()?,
+                () = self.ends.as_mut() => return Err(ended().into()),
             }
         }
     }
 
-    async fn flush(
-        &mut self,
-        to_client: &ToClient,
-        mut ends: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(), End> {
-        let mut checked = false;
-        while let Some(response) = self.stream.poll_output() {
-            if !checked {
-                self.front.durable(self.after).await?;
-                checked = true;
-            }
-            tokio::select! {
-                sent = to_client.send(Ok(response)) => sent.map_err(|_| End::Gone)?,
-                () = ends.as_mut() => return Err(ended().into()),
-            }
-        }
-        Ok(())
-    }
-
-    async fn request(&mut self, message: pb::WatchRequest) -> Result<(), End> {
+    fn request(&mut self, message: pb::WatchRequest) -> Result<(), End> {
         if let Some(RequestUnion::CreateRequest(create)) = &message.request_union {
             self.asked = Some(create.clone());
         }
@@ -252,7 +242,14 @@ impl Serving {
     fn watch_here(&mut self, create: &CreateWatch) -> Result<Option<i64>, End> {
         let id = self.next_id;
         self.next_id += 1;
+        let shown = Shown::new(&self.metadata, &self.caller);
+        let demand = Demand::Read {
+            key: &create.start,
+            range_end: &create.range_end,
+        };
+        let now_ms = || self.front.gateway.now_ms();
         let (created, after) = self.front.gateway.with(|core| {
+            may(core, shown, demand, now_ms).map_err(|error| (error, core.keys().revision()))?;
             let mode = core.mode(StoreKind::Etcd);
             let start = start_of(
                 mode,
@@ -271,9 +268,18 @@ impl Serving {
                 prev_kv: create.prev_kv,
             };
             let (watches, space) = core.key_watches();
-            watches.create(self.id, spec, space)
+            Ok(watches.create(self.id, spec, space))
         });
         self.after = self.after.max(after);
+        let created = match created {
+            Ok(created) => created,
+            Err((error, revision)) => {
+                self.catch_up_to(revision)?;
+                let error = auth_error(error);
+                self.stream.denied(create.key, error, revision);
+                return Ok(None);
+            }
+        };
         let revision = created.header_revision;
         // Events of the stream's other watches up to here go first: numbers in headers do not fall.
         self.catch_up_to(revision)?;
@@ -321,35 +327,49 @@ impl Serving {
     }
 
     fn catch_up_to(&mut self, revision: i64) -> Result<(), End> {
-        loop {
-            let news = match self.early.take() {
-                Some(news) => news,
-                None => match self.news.try_recv() {
-                    Ok(news) => news,
-                    Err(TryRecvError::Empty) => return Ok(()),
-                    Err(TryRecvError::Disconnected) => return Err(lagging().into()),
-                },
-            };
-            if news.dispatch.revision > revision {
+        while let Some(news) = self.early.take().or_else(|| self.news.try_next()) {
+            if matches!(news, KeyNews::Events { revision: later, .. } if later > revision) {
                 self.early = Some(news);
                 return Ok(());
             }
-            self.tell(&news);
+            self.tell(&news)?;
         }
+        Ok(())
     }
 
-    fn tell(&mut self, news: &KeyNews) {
-        self.after = self.after.max(news.after);
-        let delivery = &news.dispatch.delivery;
-        if let Some(key) = self.locals.get(&delivery.watch_id) {
-            let events = delivery.events.iter().map(translate::event).collect();
-            self.stream.events(*key, news.dispatch.revision, events);
+    /// What waits behind these news goes into the same piece.
+    fn tell_all(&mut self, news: KeyNews) -> Result<(), End> {
+        self.tell(&news)?;
+        while self.stream.queued_bytes() < PIECE
+            && let Some(news) = self.news.try_next()
+        {
+            self.tell(&news)?;
         }
+        Ok(())
     }
 
-    async fn general_news(&mut self, news: News) -> Result<(), End> {
+    fn tell(&mut self, news: &KeyNews) -> Result<(), End> {
+        let KeyNews::Events {
+            revision,
+            events,
+            watches,
+            after,
+        } = news
+        else {
+            return Err(lagging().into());
+        };
+        self.after = self.after.max(*after);
+        let told = watches.iter().filter_map(|id| self.locals.get(id));
+        for key in told {
+            let messages = events.messages(translate::shared_events);
+            self.stream.shared_events(*key, *revision, messages);
+        }
+        Ok(())
+    }
+
+    fn general_news(&mut self, news: GeneralNews) -> Result<(), End> {
         let has_locals = !self.locals.is_empty();
-        if let News::Answer(answer) = &news {
+        if let GeneralNews::Answer(answer) = &news {
             // A progress answer is a promise for the whole stream.
             if answer.watch_id == -1 && !answer.created {
                 self.catch_up()?;
@@ -364,7 +384,7 @@ impl Serving {
         self.act()
     }
 
-    async fn tick(&mut self) -> Result<(), End> {
+    fn tick(&mut self) -> Result<(), End> {
         let revision = self.catch_up()?;
         for key in self.stream.idle_watchers() {
             // The legacy cluster says itself how far its watches are.
@@ -376,10 +396,10 @@ impl Serving {
     }
 }
 
-async fn next(early: &mut Option<KeyNews>, queue: &mut mpsc::Receiver<KeyNews>) -> Option<KeyNews> {
+async fn next(early: &mut Option<KeyNews>, queue: &mut News<KeyNews>) -> KeyNews {
     match early.take() {
-        Some(news) => Some(news),
-        None => queue.recv().await,
+        Some(news) => news,
+        None => queue.next().await,
     }
 }
 

@@ -9,7 +9,7 @@ use causeway_wire::zk::reply::{
     GetChildren2Response, GetChildrenResponse, GetDataResponse, StatResponse,
 };
 use causeway_wire::zk::{
-    ErrorCode, MultiOp, MultiResponse, MultiResult, OpCode, Reply, Request, SlotId,
+    ErrorCode, EventType, MultiOp, MultiResponse, MultiResult, OpCode, Reply, Request, SlotId,
 };
 
 use super::conn::Client;
@@ -36,8 +36,16 @@ pub(super) fn take(client: &mut Client, incident: Incident) -> Result<(), Ended>
             general.last_event = notification.number;
             let ready = general.ready();
             if let Some(event) = general.chroot.event(notification.event) {
-                // Copies of registrations in the ensemble change after the view did.
-                if class(layouts, &event.path) != Class::Owned {
+                let concerns = match class(layouts, &event.path) {
+                    // Copies of registrations in the ensemble change after the view did.
+                    Class::Owned => false,
+                    Class::General => true,
+                    Class::Mixed => {
+                        event.kind != EventType::NodeChildrenChanged as i32
+                            || union::takes_event(client, &event.path)
+                    }
+                };
+                if concerns {
                     client.replies.event(&event.path, event.encode());
                 }
             }
@@ -69,6 +77,15 @@ pub(super) fn take(client: &mut Client, incident: Incident) -> Result<(), Ended>
                 Some(asked) => without_ensemble(client, asked, &error),
                 None => Ok(()),
             }
+        }
+        // Everything has come; its events are still on their way through here.
+        Incident::Lost(_)
+            if client
+                .general
+                .as_ref()
+                .is_some_and(General::is_closed_there) =>
+        {
+            Ok(())
         }
         Incident::Lost(error) => {
             // The ensemble hangs up after its close, whose answer may wait for the last events.
@@ -129,16 +146,10 @@ fn without_ensemble(client: &mut Client, asked: Asked, error: &BackendError) -> 
 
 /// Makes the client's answer of the ensemble's.
 fn finish(client: &mut Client, answered: Answered) -> Result<(), Ended> {
-    let theirs = answered.answer.header.zxid;
-    answer(client, answered)?;
-    // No smaller than what the reply shows, and with every event up to it queued.
-    let replies = &mut client.replies;
-    let (shown, _) = client.front.gateway.with(|core| {
-        replies.drain();
-        core.last_zxid()
-    });
-    client.front.numbers.note(client.session, shown, theirs);
-    Ok(())
+    client.replies.theirs = answered.answer.header.zxid;
+    let done = answer(client, answered);
+    client.replies.theirs = 0;
+    done
 }
 
 fn answer(client: &mut Client, answered: Answered) -> Result<(), Ended> {
@@ -196,8 +207,16 @@ fn answer(client: &mut Client, answered: Answered) -> Result<(), Ended> {
             );
             Ok(())
         }
-        Then::SetWatches(local) => match reply {
-            Ok(_) => local::set_watches(client, asked.slot, &local),
+        Then::SetWatches(mut local) => match reply {
+            Ok(_) => {
+                // Of a directory of both whose watch the ensemble has fired already the client knows.
+                let layouts = &client.front.gateway.config.layouts;
+                let both = &client.replies.both;
+                local
+                    .child_watches
+                    .retain(|path| class(layouts, path) != Class::Mixed || both.contains(path));
+                local::set_watches(client, asked.slot, &local)
+            }
             Err(code) => {
                 fill(client, asked.slot, Err(code));
                 Ok(())
@@ -220,7 +239,8 @@ pub(super) fn fill(client: &mut Client, slot: SlotId, reply: Result<Reply, i32>)
     let replies = &mut client.replies;
     let ((), after) = client.front.gateway.with(|core| {
         replies.drain();
-        replies.fill_raw(slot, core.last_zxid(), err, body);
+        let number = replies.number(core);
+        replies.fill_raw(slot, number, err, body);
     });
     replies.depends_on(after);
 }

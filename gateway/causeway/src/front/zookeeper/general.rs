@@ -7,14 +7,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use causeway_backend::BackendError;
+use bytes::BytesMut;
+use causeway_backend::{BackendError, ErrorKind};
 use causeway_backend_zookeeper::upstream::{Answer, Notification, Upstream};
-use causeway_wire::zk::request::{AuthRequest, ReadRequest, SetWatches2Request};
+use causeway_wire::zk::record::RecordError;
+use causeway_wire::zk::request::{AuthRequest, CreateRequest, ReadRequest, SetWatches2Request};
 use causeway_wire::zk::{OpCode, Request, SlotId, Watches};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::chroot::Chroot;
+use super::create2;
 use super::socket::Ended;
 use super::translate::Write;
 use crate::gateway::Gateway;
@@ -208,6 +211,13 @@ impl General {
         self.bound || self.held.is_some() || !self.pending.is_empty() || !self.early.is_empty()
     }
 
+    /// The ensemble has answered the client's close, and events that it sent before are still to be handed on.
+    pub(super) fn is_closed_there(&self) -> bool {
+        self.early
+            .iter()
+            .any(|answered| matches!(answered.asked.then, Then::Close))
+    }
+
     /// The client's close, once: whatever became of it in the ensemble, it is done here.
     pub(super) fn take_closing(&mut self) -> Option<SlotId> {
         self.closing.take()
@@ -238,8 +248,16 @@ impl General {
             let request = Request::GetChildren(ReadRequest { path, watch: false });
             upstream.submit(OpCode::GetChildren as i32, &self.chroot.request(request))
         });
-        let op = outward.op();
+        let create2 = match &outward {
+            Request::Create2(create) if !upstream.has_create2() => Some(create.clone()),
+            _ => None,
+        };
+        let op = match create2 {
+            Some(_) => create2::INSTEAD as i32,
+            None => outward.op(),
+        };
         let answer = upstream.submit(op, &self.chroot.request(outward));
+        let (upstream, session) = (upstream.clone(), self.session);
         // Unconstrained: an answer that is here must be seen, or an event would overtake it.
         self.pending
             .push_back(Box::pin(tokio::task::unconstrained(async move {
@@ -247,7 +265,10 @@ impl General {
                     Some(names) => Some(names.await?),
                     None => None,
                 };
-                let answer = answer.await?;
+                let mut answer = answer.await?;
+                if let Some(create) = create2.filter(|_| answer.header.err == 0) {
+                    answer = with_stat(&upstream, answer, &create, session).await?;
+                }
                 Ok(Answered {
                     asked,
                     answer,
@@ -316,6 +337,34 @@ impl General {
         }
         Poll::Pending
     }
+}
+
+/// The answer of a create as that of the create2 which it stands for.
+async fn with_stat(
+    upstream: &Upstream,
+    created: Answer,
+    request: &CreateRequest,
+    owner: i64,
+) -> Result<Answer, BackendError> {
+    let wrong = |error: RecordError| {
+        let message = format!("ZooKeeper at {}: {error}", upstream.server());
+        BackendError::unknown(ErrorKind::Protocol, message)
+    };
+    let path = create2::path(created.body).map_err(wrong)?;
+    let exists = create2::exists(&path);
+    let mut body = BytesMut::new();
+    exists.write(&mut body);
+    // The session may have been closed behind the create: it is there all the same.
+    let stat = upstream.submit(exists.op(), &body).await.ok();
+    let events_before = stat
+        .as_ref()
+        .map_or(created.events_before, |stat| stat.events_before);
+    let exists = stat.as_ref().map(|stat| (&stat.header, stat.body.clone()));
+    Ok(Answer {
+        header: created.header,
+        body: create2::answer(path, &created.header, exists, request, owner).map_err(wrong)?,
+        events_before,
+    })
 }
 
 /// Asks for the names below a path.

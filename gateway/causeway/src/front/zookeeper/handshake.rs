@@ -59,7 +59,8 @@ pub(super) async fn open(front: &Arc<Front>, request: &ConnectRequest, conn: Con
     } else {
         0
     };
-    let timeout_ms = negotiate_timeout(request.timeout_ms, gateway.config.tick_ms);
+    let config = &gateway.config;
+    let timeout_ms = negotiate_timeout(request.timeout_ms, config.session_timeout_ms.clone());
     let outcome = match request.session_id {
         0 => new_session(front, timeout_ms, floor_zxid, conn),
         id => {

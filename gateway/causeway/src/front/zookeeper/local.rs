@@ -1,8 +1,11 @@
 //! Operations that the machine answers: the embedded store, and registrations after the take-over.
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
 use causeway_engine::core::{Command, Core};
-use causeway_engine::watch::{WatchTable, WatcherId};
-use causeway_engine::znode_tree::{AuthId, TreeCommand, TreeError};
+use causeway_engine::watch::{WatchKind, WatchTable, WatcherId};
+use causeway_engine::znode_tree::{AuthId, Node, TreeCommand, TreeError};
 use causeway_wire::zk::multi::MultiKind;
 use causeway_wire::zk::record::Record;
 use causeway_wire::zk::reply::{
@@ -15,14 +18,11 @@ use causeway_wire::zk::{
     ErrorCode, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, SlotId,
 };
 
+use super::Front;
 use super::config_node;
 use super::conn::{Client, IntoWatcher};
 use super::socket::Ended;
 use super::translate::{self, Answer, error_code, stat};
-use crate::config::Config;
-
-/// Paths that one connection may watch. ZooKeeper has no such limit; a client beyond it is closed.
-const MAX_WATCHES: usize = 1_000_000;
 
 /// Answers a request from the machine.
 pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Result<(), Ended> {
@@ -76,7 +76,7 @@ pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Resu
 
 /// A write: its events are queued before its reply.
 pub(super) fn write(client: &mut Client, slot: SlotId, request: &Request) {
-    let write = match translate::write(request, client.session, &client.auth) {
+    let write = match client.write(request) {
         Ok(Some(write)) => write,
         Ok(None) => return client.answer(slot, Err(ErrorCode::SystemError)),
         Err(code) => return refuse(client, slot, code),
@@ -116,6 +116,7 @@ pub(super) fn apply(
     let replies = &mut client.replies;
     client.front.gateway.apply_and(command, |_, done| {
         replies.drain();
+        replies.shown(done.number);
         replies.fill(slot, done.number, answer(done.reply));
         replies.depends_on(done.after);
     });
@@ -126,14 +127,31 @@ fn read(client: &mut Client, slot: SlotId, request: &Request) -> Result<(), Ende
         watcher: client.conn.into_watcher(),
         session: client.session,
         auth: &client.auth,
-        config: &client.front.gateway.config,
+        front: &client.front,
     };
     let replies = &mut client.replies;
+    let listings = &client.front.listings;
     let (outcome, after) = client.front.gateway.with(|core| {
         // Before the watch is armed: what was handed over so far fired older watches.
         replies.drain();
-        let answer = reader.read(core, request)?;
-        replies.fill(slot, core.last_zxid(), answer);
+        let made = match request {
+            Request::GetChildren(r) => {
+                reader.listing(core, r, |node| listings.lock().names_only(&r.path, node))?
+            }
+            Request::GetChildren2(r) => {
+                reader.listing(core, r, |node| listings.lock().with_stat(&r.path, node))?
+            }
+            _ => {
+                let answer = reader.read(core, request)?;
+                replies.fill(slot, core.last_zxid(), answer);
+                return Ok(());
+            }
+        };
+        let (err, body) = match made {
+            Ok(body) => (0, body),
+            Err(code) => (code.number(), Bytes::new()),
+        };
+        replies.fill_raw(slot, core.last_zxid(), err, body);
         Ok(())
     });
     replies.depends_on(after);
@@ -157,7 +175,7 @@ pub(super) struct Reader<'c> {
     pub(super) watcher: WatcherId,
     pub(super) session: i64,
     pub(super) auth: &'c [AuthId],
-    pub(super) config: &'c Config,
+    pub(super) front: &'c Front,
 }
 
 impl Reader<'_> {
@@ -229,7 +247,7 @@ impl Reader<'_> {
             }),
             Request::AddWatch(r) => match r.mode {
                 0 | 1 => {
-                    self.may_watch(core)?;
+                    self.may_watch(core, &r.path)?;
                     let watches = core.tree_watches();
                     if r.mode == 0 {
                         watches.add_persistent(self.watcher, &r.path);
@@ -255,6 +273,19 @@ impl Reader<'_> {
         Ok(answer)
     }
 
+    /// The children of a node as bytes, which `made` has.
+    fn listing(
+        &self,
+        core: &mut Core,
+        r: &ReadRequest,
+        made: impl FnOnce(&Node) -> Bytes,
+    ) -> Result<Result<Bytes, ErrorCode>, Ended> {
+        let node = core.tree().readable(&r.path, self.auth);
+        let found = node.map(made).map_err(error_code);
+        self.watch_if(core, r, found.is_ok(), WatchTable::add_child)?;
+        Ok(found)
+    }
+
     fn exists(&self, core: &mut Core, r: &ReadRequest) -> Result<Answer, Ended> {
         // ZooKeeper: exists alone looks for a NUL (FinalRequestProcessor).
         if r.path.contains('\0') {
@@ -262,13 +293,13 @@ impl Reader<'_> {
         }
         let found = core.tree().exists(&r.path, self.auth);
         if r.watch && matches!(found, Ok(_) | Err(TreeError::NoNode)) {
-            self.may_watch(core)?;
+            self.may_watch(core, &r.path)?;
             core.tree_watches().add_exist(self.watcher, &r.path);
         }
         Ok(found.map_err(error_code).map(|s| {
             let mut stat = stat(&s);
             if r.path == config_node::PATH {
-                config_node::resize(self.config, &mut stat);
+                config_node::resize(&self.front.gateway.config, &mut stat);
             }
             Reply::Stat(StatResponse { stat })
         }))
@@ -281,8 +312,8 @@ impl Reader<'_> {
             stat: stat(&s),
         };
         if path == config_node::PATH {
-            found.data = Some(config_node::data(self.config));
-            config_node::resize(self.config, &mut found.stat);
+            found.data = Some(config_node::data(&self.front.gateway.config));
+            config_node::resize(&self.front.gateway.config, &mut found.stat);
         }
         Ok(found)
     }
@@ -320,19 +351,33 @@ impl Reader<'_> {
         add: fn(&mut WatchTable, WatcherId, &str),
     ) -> Result<(), Ended> {
         if r.watch && found {
-            self.may_watch(core)?;
+            self.may_watch(core, &r.path)?;
             add(core.tree_watches(), self.watcher, &r.path);
         }
         Ok(())
     }
 
-    fn may_watch(&self, core: &mut Core) -> Result<(), Ended> {
-        if core.tree_watches().paths_of(self.watcher).len() < MAX_WATCHES {
-            Ok(())
-        } else {
-            Err(Ended)
-        }
+    fn may_watch(&self, core: &mut Core, path: &str) -> Result<(), Ended> {
+        let watched = core
+            .tree_watches()
+            .check(self.watcher, path, WatchKind::Any);
+        may_watch(core, self.front, self.watcher, usize::from(!watched))
     }
+}
+
+/// Whether a connection may watch more paths. ZooKeeper has no such limit; a client beyond it is closed.
+fn may_watch(core: &mut Core, front: &Front, watcher: WatcherId, more: usize) -> Result<(), Ended> {
+    let limit = &front.board.limits.watches_per_connection;
+    if core.tree_watches().paths_of(watcher).len() + more <= limit.max {
+        return Ok(());
+    }
+    let connection = format!("connection {}", watcher.0);
+    limit.hit(
+        front.gateway.now_ms(),
+        &connection,
+        "the connection is closed",
+    );
+    Err(Ended)
 }
 
 /// The older request as the newer one, which has two lists more.
@@ -353,17 +398,16 @@ pub(super) fn set_watches(
     w: &SetWatches2Request,
 ) -> Result<(), Ended> {
     let watcher = client.conn.into_watcher();
+    let front = &client.front;
     let replies = &mut client.replies;
     let more = w.data_watches.len()
         + w.exist_watches.len()
         + w.child_watches.len()
         + w.persistent_watches.len()
         + w.persistent_recursive_watches.len();
-    let (outcome, after) = client.front.gateway.with(|core| {
+    let (outcome, after) = front.gateway.with(|core| {
         replies.drain();
-        if core.tree_watches().paths_of(watcher).len() + more > MAX_WATCHES {
-            return Err(Ended);
-        }
+        may_watch(core, front, watcher, more)?;
         let missed = core.set_watches(
             watcher,
             w.relative_zxid,
@@ -374,11 +418,11 @@ pub(super) fn set_watches(
             &w.persistent_recursive_watches,
         );
         for event in missed {
-            replies
-                .wire
-                .event(event.zxid, &event.path, translate::event(&event));
+            replies.both.remove(&*event.path);
+            replies.missed(slot, translate::event(&event));
         }
-        replies.fill(slot, core.last_zxid(), Ok(Reply::Empty(())));
+        let number = replies.number(core);
+        replies.fill(slot, number, Ok(Reply::Empty(())));
         Ok(())
     });
     replies.depends_on(after);
@@ -388,7 +432,7 @@ pub(super) fn set_watches(
 /// ZooKeeper: identities belong to the connection; a failure is told and the connection closed
 /// (`ZooKeeperServer.processPacket`). The header's zxid is 0.
 fn add_auth(client: &mut Client, slot: SlotId, request: &AuthRequest) {
-    match translate::identity(request, client.address.ip()) {
+    match translate::identity(request, client.address.ip(), &client.auth) {
         Ok(identity) => {
             if !client.auth.contains(&identity) {
                 client.auth.push(identity);
@@ -401,6 +445,7 @@ fn add_auth(client: &mut Client, slot: SlotId, request: &AuthRequest) {
             client.replies.fill(slot, 0, Ok(Reply::Empty(())));
         }
         Err(code) => {
+            client.front.board.auth_failures.fetch_add(1, Relaxed);
             tracing::info!(
                 peer = client.peer,
                 scheme = request.scheme,

@@ -1,4 +1,4 @@
-//! The ZooKeeper port: one task for each connection.
+//! The ZooKeeper port: one task for each connection, which stays on one of the port's threads (`crate::shards`).
 //!
 //! `socket.rs` moves bytes, `conn.rs` drives the reply slots of `causeway_wire::zk`, `handshake.rs` gives a
 //! connection its session, and `local.rs` answers from the machine. Before the take-over `relay.rs` passes
@@ -9,12 +9,18 @@
 
 mod answers;
 mod chroot;
+pub mod commands;
 mod config_node;
 mod conn;
+mod create2;
+mod figures;
 mod four_letter;
 mod general;
 mod handshake;
+mod limits;
+mod listings;
 mod local;
+mod monitor;
 mod numbers;
 mod observe;
 mod relay;
@@ -26,22 +32,27 @@ mod union;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use causeway_engine::session::{ConnId, Origin};
+use causeway_engine::session::Origin;
 use causeway_wire::zk::Stat;
 use dashmap::DashMap;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+pub use figures::Board;
+use limits::{Counted, Limits};
+use listings::Listings;
 use numbers::Numbers;
 
+use crate::config::{Config, Ports};
 use crate::gateway::{Gateway, Over, stopped};
 use crate::legacy::Legacy;
+use crate::shards::Shards;
+use crate::tls::Port;
 
 /// How long a connection may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -55,54 +66,73 @@ const MAX_LAST_SEEN: usize = 10_000;
 /// Ended sessions that are remembered; the ensemble forgets them within their timeout.
 const MAX_ENDED: usize = 100_000;
 
-/// Serves ZooKeeper clients until the gateway stops.
-pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpListener) {
-    let mut stopping = gateway.stopping();
+/// The figures of a port that is about to serve.
+pub fn board(config: &Config, now_ms: i64) -> Arc<Board> {
+    Board::new(now_ms, Limits::new(config))
+}
+
+/// Serves ZooKeeper clients until the gateway stops: on the plain port, and on the one for TLS alone if
+/// there is one.
+pub async fn serve(
+    gateway: Arc<Gateway>,
+    legacy: Arc<Legacy>,
+    board: Arc<Board>,
+    listener: TcpListener,
+    secure: Option<TcpListener>,
+) {
+    let Ports { port, tls } = gateway.config.zookeeper_tls.clone();
+    let numbers = Arc::new(Numbers::load(&gateway.config));
     let front = Arc::new(Front {
         gateway,
         legacy,
-        peers: DashMap::new(),
+        board,
         addresses: DashMap::new(),
-        traffic: Traffic::default(),
+        listings: Mutex::default(),
         next_turn: Mutex::new(None),
         last_seen: DashMap::new(),
-        numbers: Numbers::default(),
+        changed: DashMap::new(),
+        numbers,
         ended: Mutex::default(),
     });
+    let shards = match Shards::start(&front.gateway, "zookeeper", Duration::ZERO) {
+        Ok(shards) => Arc::new(shards),
+        Err(error) => {
+            tracing::error!(%error, "the ZooKeeper port cannot start its threads");
+            return;
+        }
+    };
     let tasks = TaskTracker::new();
     tasks.spawn(front.clone().follow_ended());
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stopped(&mut stopping) => break,
-        };
-        match accepted {
-            // ZooKeeper: a connection above the limit is closed without a word (NIOServerCnxnFactory).
-            Ok((stream, address)) => {
-                if let Some(admitted) = front.admit(address.ip()) {
-                    tasks.spawn(connection(front.clone(), stream, address, admitted));
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a ZooKeeper connection cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+    tasks.spawn(accept(front.clone(), shards.clone(), listener, port));
+    if let (Some(secure), Some(tls)) = (secure, tls) {
+        tasks.spawn(accept(front, shards.clone(), secure, Port::Tls(tls)));
     }
     tasks.close();
     tasks.wait().await;
+    shards.ended().await;
 }
 
-async fn connection(
-    front: Arc<Front>,
-    stream: TcpStream,
-    address: SocketAddr,
-    _admitted: Admitted,
-) {
+async fn accept(front: Arc<Front>, shards: Arc<Shards>, listener: TcpListener, port: Port) {
     let mut stopping = front.gateway.stopping();
-    tokio::select! {
-        () = conn::run(&front, stream, address) => {}
-        () = stopped(&mut stopping) => {}
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stopped(&mut stopping) => return,
+        };
+        // ZooKeeper: a connection above a limit is closed without a word (NIOServerCnxnFactory).
+        let served = accepted.and_then(|(stream, address)| match front.admit(address.ip()) {
+            Some(admitted) => {
+                let (front, port) = (front.clone(), port.clone());
+                shards.serve(stream, async move |stream, _| {
+                    conn::run(&front, stream, address, &port, admitted).await;
+                })
+            }
+            None => Ok(()),
+        });
+        if let Err(error) = served {
+            tracing::warn!(%error, "a ZooKeeper connection cannot be accepted");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
     }
 }
 
@@ -110,17 +140,19 @@ async fn connection(
 struct Front {
     gateway: Arc<Gateway>,
     legacy: Arc<Legacy>,
-    /// Connections after their handshake.
-    peers: DashMap<ConnId, Arc<Peer>>,
+    board: Arc<Board>,
     /// Connections by address.
     addresses: DashMap<IpAddr, usize>,
-    traffic: Traffic,
+    /// Lists of children that were encoded already.
+    listings: Mutex<Listings>,
     /// When the next connection may be closed for the take-over.
     next_turn: Mutex<Option<Instant>>,
     /// Directories of both classes as last seen in the ensemble, for when it is away.
     last_seen: DashMap<String, (Vec<String>, Stat)>,
+    /// Of such directories the pzxid in the ensemble, and our number when it was first seen to be another.
+    changed: DashMap<String, (i64, i64)>,
     /// How far clients had followed the ensemble.
-    numbers: Numbers,
+    numbers: Arc<Numbers>,
     /// Sessions of the ensemble that ended here: not to be taken from it again.
     ended: Mutex<VecDeque<i64>>,
 }
@@ -131,6 +163,22 @@ impl Front {
         if self.last_seen.len() < MAX_LAST_SEEN || self.last_seen.contains_key(path) {
             self.last_seen.insert(path.to_owned(), (names, stat));
         }
+    }
+
+    /// The pzxid of a directory of both classes, as far as the ensemble's part goes: as it is there until it changes, then
+    /// the number of the reply that first shows it, so that it rises beside the view's.
+    fn pzxid_of_both(&self, path: &str, theirs: i64, number: i64) -> i64 {
+        if self.changed.len() >= MAX_LAST_SEEN && !self.changed.contains_key(path) {
+            return theirs;
+        }
+        let mut known = self
+            .changed
+            .entry(path.to_owned())
+            .or_insert((theirs, theirs));
+        if known.0 != theirs {
+            *known = (theirs, number);
+        }
+        known.1
     }
 
     /// Follows the sessions that end.
@@ -171,16 +219,31 @@ impl Front {
         at - now
     }
 
+    /// ZooKeeper: the connection ends without a reply (`NIOServerCnxn.readLength`).
+    fn frame_too_large(&self, who: &SocketAddr) {
+        let limit = &self.board.limits.frame;
+        limit.hit(self.gateway.now_ms(), who, "the connection is closed");
+    }
+
     fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
-        let limit = self.gateway.config.max_connections_per_address;
+        let limits = &self.board.limits;
+        let refuse = |limit: &limits::Limit| {
+            limit.hit(self.gateway.now_ms(), &address, "the connection is closed");
+        };
+        let Some(place) = Counted::connection(&self.board) else {
+            refuse(&limits.connections);
+            return None;
+        };
         let mut count = self.addresses.entry(address).or_insert(0);
-        if limit > 0 && *count >= limit {
+        if limits.connections_per_address.is_reached(*count) {
+            refuse(&limits.connections_per_address);
             return None;
         }
         *count += 1;
         Some(Admitted {
             front: self.clone(),
             address,
+            _place: place,
         })
     }
 }
@@ -189,6 +252,7 @@ impl Front {
 struct Admitted {
     front: Arc<Front>,
     address: IpAddr,
+    _place: Counted,
 }
 
 impl Drop for Admitted {
@@ -199,42 +263,5 @@ impl Drop for Admitted {
         self.front
             .addresses
             .remove_if(&self.address, |_, count| *count == 0);
-    }
-}
-
-/// What administrators are told of a connection.
-#[derive(Debug)]
-struct Peer {
-    address: SocketAddr,
-    session: i64,
-    timeout_ms: u32,
-    established_ms: i64,
-    traffic: Traffic,
-}
-
-/// Counters of the port or of one connection.
-#[derive(Debug, Default)]
-struct Traffic {
-    received: AtomicU64,
-    sent: AtomicU64,
-    last_zxid: AtomicI64,
-}
-
-impl Traffic {
-    fn received(&self) {
-        self.received.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn sent(&self, zxid: i64) {
-        self.sent.fetch_add(1, Ordering::Relaxed);
-        self.last_zxid.fetch_max(zxid, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> (u64, u64, i64) {
-        (
-            self.received.load(Ordering::Relaxed),
-            self.sent.load(Ordering::Relaxed),
-            self.last_zxid.load(Ordering::Relaxed),
-        )
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -20,6 +21,7 @@ use causeway_engine::route::Mode;
 use causeway_engine::znode_tree::AuthId;
 use causeway_registry::{LeaseId, StoreKind};
 use causeway_wire::zk::record::Record;
+use causeway_wire::zk::request::CreateRequest;
 use causeway_wire::zk::{
     ConnectRequest, ConnectResponse, OpCode, ReplyHeader, Request, RequestHeader, WatcherEvent, xid,
 };
@@ -28,12 +30,11 @@ use tokio::time::Instant;
 
 use super::chroot::Chroot;
 use super::conn::Books;
+use super::figures::{self, Figures, Peer};
+use super::limits::Waiting;
 use super::socket::{Ended, Flush, Incoming, Outgoing};
-use super::{Front, HANDSHAKE, Peer, Traffic, config_node, observe, translate};
+use super::{Front, HANDSHAKE, config_node, create2, observe, translate};
 use crate::journal::Position;
-
-/// Requests of one client that the ensemble has not answered.
-const MAX_IN_FLIGHT: usize = 4096;
 
 /// Bytes that wait for the ensemble before nothing more is read from the client.
 const TO_ENSEMBLE: usize = 1 << 20;
@@ -47,6 +48,9 @@ const TURN: usize = 128;
 /// How long a connection whose turn has come waits for answers that are under way.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
+/// The xid of the requests that the gateway adds; no client library counts down to it.
+const OWN_XID: i32 = i32::MIN;
+
 /// Relays one connection to its end.
 pub(super) async fn run(
     front: &Arc<Front>,
@@ -59,6 +63,7 @@ pub(super) async fn run(
     let Some(servers) = &front.legacy.zookeeper_servers else {
         return Err(Ended);
     };
+    let began_ms = front.gateway.now_ms();
     let handshake = RawUpstream::connect(servers, request, &UpstreamOptions::default())
         .await
         .map_err(|error| {
@@ -72,6 +77,7 @@ pub(super) async fn run(
             response,
         } => (connection, response),
         Handshake::Expired(response) => {
+            front.board.stale.fetch_add(1, Relaxed);
             // It says the same to a wrong password, which proves nothing about the session.
             let password = request.password.clone().unwrap_or_default();
             let proved = |core: &mut causeway_engine::core::Core| {
@@ -86,6 +92,8 @@ pub(super) async fn run(
             }
             let _ = tokio::time::timeout(HANDSHAKE, outgoing.write_whole(response.encode_frame()))
                 .await;
+            drop(books);
+            outgoing.shut_down().await;
             return Err(Ended);
         }
     };
@@ -95,10 +103,20 @@ pub(super) async fn run(
         address,
         session: response.session_id,
         timeout_ms: u32::try_from(response.timeout_ms).unwrap_or(0),
-        established_ms: front.gateway.now_ms(),
-        traffic: Traffic::default(),
+        established_ms: began_ms,
+        figures: Figures::default(),
     });
-    front.peers.insert(books.conn(), me.clone());
+    let is_new = request.session_id == 0;
+    let now_ms = front.gateway.now_ms();
+    me.figures.greeted(
+        &front.board,
+        is_new,
+        request.last_zxid_seen,
+        began_ms,
+        now_ms,
+    );
+    front.board.joined(books.conn(), me.clone());
+    let has_create2 = upstream.has_create2();
     let (sender, receiver) = upstream.split();
     let relay = Relay {
         front: front.clone(),
@@ -108,15 +126,20 @@ pub(super) async fn run(
         chroot: Chroot::new(servers.chroot()),
         auth: vec![AuthId::ip(address.ip())],
         in_flight: VecDeque::new(),
+        has_create2,
+        creating: None,
+        behind: VecDeque::new(),
         sender,
         outgoing,
         batch: BytesMut::new(),
         after,
         me,
+        waiting: Waiting::new(front.board.clone()),
+        now_ms,
         taken_over: false,
         last: false,
         lost: false,
-        _books: books,
+        books: Some(books),
     };
     relay.run(incoming, receiver).await
 }
@@ -148,7 +171,17 @@ pub(super) fn password(response: &ConnectResponse) -> [u8; 16] {
 struct InFlight {
     xid: i32,
     op: i32,
+    /// When it was read.
+    at_ms: i64,
     then: Then,
+}
+
+/// A create that stands for a create2 has been answered, and the ensemble is asked for the node's Stat.
+struct Creating {
+    asked: InFlight,
+    request: Box<CreateRequest>,
+    header: ReplyHeader,
+    path: String,
 }
 
 /// What the answer brings about, beside being passed on.
@@ -161,6 +194,8 @@ enum Then {
     Close,
     /// The answer shows `/zookeeper/config`.
     Config,
+    /// The answer to a create that stands for a create2 lacks the Stat; then what the whole answer brings about.
+    Stat(Box<CreateRequest>, Box<Then>),
 }
 
 struct Relay {
@@ -172,19 +207,28 @@ struct Relay {
     /// Identities that the client has shown, for ACLs that name them as `auth`.
     auth: Vec<AuthId>,
     in_flight: VecDeque<InFlight>,
+    /// Whether the server knows create2.
+    has_create2: bool,
+    creating: Option<Creating>,
+    /// What the ensemble said after the answer that waits in `creating`.
+    behind: VecDeque<Bytes>,
     sender: FrameSender,
+    /// Until the connection has nothing more to say. Dropped before the socket.
+    books: Option<Books>,
     outgoing: Outgoing,
     /// Frames for the client that are not in `outgoing` yet.
     batch: BytesMut,
     /// What is queued depends on this position.
     after: Position,
     me: Arc<Peer>,
+    waiting: Waiting,
+    /// When the frames that are handled now were read.
+    now_ms: i64,
     taken_over: bool,
     /// Nothing more is asked: its turn to close has come, or the ensemble is lost.
     last: bool,
     /// The connection to the ensemble has ended.
     lost: bool,
-    _books: Books,
 }
 
 impl Relay {
@@ -197,9 +241,16 @@ impl Relay {
         let mut close_at = self.check_mode();
         loop {
             let more = self.take_requests(&mut incoming)?;
+            self.waiting.tell(self.in_flight.len());
+            self.me.figures.wrote(self.batch.len());
             self.outgoing.push(self.batch.split().freeze(), self.after);
             let flush = self.outgoing.flush(&self.front.gateway)?;
-            if self.last && self.in_flight.is_empty() && flush == Flush::Empty {
+            if self.last
+                && self.in_flight.is_empty()
+                && self.creating.is_none()
+                && flush == Flush::Empty
+            {
+                self.books = None;
                 self.outgoing.shut_down().await;
                 return Ok(());
             }
@@ -207,6 +258,7 @@ impl Relay {
                 read = incoming.read(), if !more && self.may_read() => read?,
                 () = tokio::task::yield_now(), if more => {}
                 frame = receiver.next_frame(), if !self.lost && self.outgoing.queued() < TO_CLIENT => {
+                    self.now_ms = self.front.gateway.now_ms();
                     self.answered(frame)?;
                     for _ in 1..TURN {
                         if self.lost {
@@ -218,7 +270,7 @@ impl Relay {
                 }
                 sent = self.sender.flush(), if !self.lost && self.sender.pending() > 0 => {
                     if let Err(error) = sent {
-                        self.lose(&error);
+                        self.lose(&error)?;
                     }
                 }
                 sent = self.outgoing.writable(), if flush == Flush::Blocked => sent?,
@@ -253,25 +305,33 @@ impl Relay {
 
     fn answered(&mut self, frame: Result<Bytes, BackendError>) -> Result<(), Ended> {
         match frame {
-            Ok(frame) => self.pass_back(frame),
-            Err(error) => {
-                self.lose(&error);
-                Ok(())
-            }
+            Ok(frame) => self.hear(frame),
+            Err(error) => self.lose(&error),
         }
     }
 
     /// The ensemble has closed: what it said before that still goes to the client, which then re-attaches by
     /// itself.
-    fn lose(&mut self, error: &BackendError) {
+    fn lose(&mut self, error: &BackendError) -> Result<(), Ended> {
         tracing::debug!(peer = self.peer, %error, "a client's connection to the ensemble ended");
         self.lost = true;
         self.last = true;
+        // No Stat comes any more.
+        self.created(None)?;
+        while let Some(frame) = self.behind.pop_front() {
+            self.pass_back(frame)?;
+            self.created(None)?;
+        }
         self.in_flight.clear();
+        Ok(())
     }
 
-    fn may_read(&self) -> bool {
-        !self.last && self.in_flight.len() < MAX_IN_FLIGHT && self.sender.pending() < TO_ENSEMBLE
+    fn may_read(&mut self) -> bool {
+        !self
+            .waiting
+            .holds(self.in_flight.len(), self.now_ms, &self.peer)
+            && !self.last
+            && self.sender.pending() < TO_ENSEMBLE
     }
 
     fn take_requests(&mut self, incoming: &mut Incoming) -> Result<bool, Ended> {
@@ -279,9 +339,17 @@ impl Relay {
             if !self.may_read() {
                 return Ok(false);
             }
-            let Some(frame) = incoming.frame()? else {
-                return Ok(false);
+            let frame = match incoming.frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(false),
+                Err(_) => {
+                    self.front.frame_too_large(&self.address);
+                    return Err(Ended);
+                }
             };
+            if handled == 0 {
+                self.now_ms = self.front.gateway.now_ms();
+            }
             if handled == 0 && self.taken_over {
                 self.front
                     .gateway
@@ -294,14 +362,14 @@ impl Relay {
     }
 
     fn request(&mut self, frame: Bytes) -> Result<(), Ended> {
-        self.front.traffic.received();
-        self.me.traffic.received();
+        self.me.figures.asked(frame.len());
         let (header, body) = RequestHeader::split(frame.clone()).map_err(|_| Ended)?;
         let Ok(request) = Request::decode(header.op, body) else {
             // The ensemble says what is wrong with it.
             self.in_flight.push_back(InFlight {
                 xid: header.xid,
                 op: header.op,
+                at_ms: self.now_ms,
                 then: Then::Pass,
             });
             self.sender.feed(&frame);
@@ -313,15 +381,23 @@ impl Relay {
             return Err(Ended);
         }
         if request.op() != OpCode::Ping as i32 {
-            let as_it_is = self.chroot.is_none() && !matches!(then, Then::Config);
+            let (mut outward, mut then) = (header, then);
+            if let Request::Create2(create) = &request
+                && !self.has_create2
+            {
+                outward.op = create2::INSTEAD as i32;
+                then = Then::Stat(Box::new(create.clone()), Box::new(then));
+            }
+            let as_it_is = self.chroot.is_none() && !matches!(then, Then::Config | Then::Stat(..));
             self.in_flight.push_back(InFlight {
                 xid: header.xid,
                 op: header.op,
+                at_ms: self.now_ms,
                 then,
             });
             if !as_it_is {
                 let mut out = BytesMut::new();
-                header.write(&mut out);
+                outward.write(&mut out);
                 out.extend_from_slice(&self.chroot.request(request));
                 self.sender.feed(&out);
                 return Ok(());
@@ -360,7 +436,7 @@ impl Relay {
                 return (Then::Config, request);
             }
             Request::Auth(auth) => {
-                if let Ok(identity) = translate::identity(auth, self.address.ip()) {
+                if let Ok(identity) = translate::identity(auth, self.address.ip(), &[]) {
                     self.auth.push(identity);
                 }
             }
@@ -369,11 +445,46 @@ impl Relay {
         (Then::Pass, request)
     }
 
-    fn pass_back(&mut self, frame: Bytes) -> Result<(), Ended> {
+    /// Everything in its order: what comes while a Stat is asked for waits behind it.
+    fn hear(&mut self, frame: Bytes) -> Result<(), Ended> {
+        if self.creating.is_none() {
+            return self.pass_back(frame);
+        }
         let (header, body) = ReplyHeader::split(frame.clone()).map_err(|_| Ended)?;
-        self.front.traffic.sent(header.zxid);
-        self.me.traffic.sent(header.zxid);
+        if header.xid != OWN_XID {
+            self.behind.push_back(frame);
+            return Ok(());
+        }
+        self.created(Some((&header, body)))?;
+        while self.creating.is_none()
+            && let Some(frame) = self.behind.pop_front()
+        {
+            self.pass_back(frame)?;
+        }
+        Ok(())
+    }
+
+    /// Passes on the answer of a create that stands for a create2, with what exists said of the node.
+    fn created(&mut self, exists: Option<(&ReplyHeader, Bytes)>) -> Result<(), Ended> {
+        let Some(creating) = self.creating.take() else {
+            return Ok(());
+        };
+        let body = create2::answer(
+            creating.path,
+            &creating.header,
+            exists,
+            &creating.request,
+            self.session,
+        )
+        .map_err(|_| Ended)?;
+        self.finish(creating.asked, &creating.header, body)
+    }
+
+    fn pass_back(&mut self, frame: Bytes) -> Result<(), Ended> {
+        let frame_len = frame.len();
+        let (header, body) = ReplyHeader::split(frame).map_err(|_| Ended)?;
         if header.xid == xid::NOTIFICATION {
+            self.me.figures.told();
             let event = WatcherEvent::decode(body).map_err(|_| Ended)?;
             if let Some(event) = self.chroot.event(event) {
                 self.push(&header, &event.encode());
@@ -389,6 +500,16 @@ impl Relay {
                 .position(|r| r.xid == header.xid)
                 .and_then(|at| self.in_flight.remove(at)),
         };
+        let request = figures::Asked {
+            xid: header.xid,
+            op: asked.as_ref().map_or(OpCode::Ping as i32, |a| a.op),
+            at_ms: asked.as_ref().map_or(self.now_ms, |a| a.at_ms),
+        };
+        let board = &self.front.board;
+        self.me.figures.sized(board, 4 + frame_len);
+        self.me
+            .figures
+            .answered(board, &request, header.zxid, self.now_ms);
         let Some(asked) = asked else {
             self.push(&header, &body);
             return Ok(());
@@ -397,10 +518,39 @@ impl Relay {
             self.push(&header, &body);
             return Ok(());
         }
+        if let Then::Stat(request, then) = asked.then {
+            let path = create2::path(body).map_err(|_| Ended)?;
+            self.ask(OWN_XID, &create2::exists(&path));
+            let asked = InFlight {
+                then: *then,
+                ..asked
+            };
+            self.creating = Some(Creating {
+                asked,
+                request,
+                header,
+                path,
+            });
+            return Ok(());
+        }
+        self.finish(asked, &header, body)
+    }
+
+    /// A request of the gateway's own, with paths as the ensemble has them.
+    fn ask(&mut self, xid: i32, request: &Request) {
+        let mut out = BytesMut::new();
+        let op = request.op();
+        RequestHeader { xid, op }.write(&mut out);
+        request.write(&mut out);
+        self.sender.feed(&out);
+    }
+
+    /// Passes a whole successful answer on.
+    fn finish(&mut self, asked: InFlight, header: &ReplyHeader, body: Bytes) -> Result<(), Ended> {
         let op = OpCode::try_from(asked.op).map_err(|_| Ended)?;
         let body = self.chroot.reply(op, body).map_err(|_| Ended)?;
         let body = match asked.then {
-            Then::Pass => body,
+            Then::Pass | Then::Stat(..) => body,
             Then::Observe(request) => {
                 self.observe(&request, op, &body, header.zxid);
                 body
@@ -413,7 +563,7 @@ impl Relay {
                 config_node::replace(&self.front.gateway.config, op, body).map_err(|_| Ended)?
             }
         };
-        self.push(&header, &body);
+        self.push(header, &body);
         Ok(())
     }
 
@@ -432,7 +582,7 @@ impl Relay {
         if self.taken_over || gateway.with(|core| core.mode(StoreKind::Zookeeper)).0 != Mode::Relay
         {
             // It was under way when the take-over came.
-            let Ok(Some(write)) = translate::write(request, self.session, &self.auth) else {
+            let Ok(Some(write)) = translate::write(request, self.session, &self.auth, true) else {
                 return;
             };
             let Ok(reply) = causeway_wire::zk::Reply::decode(op, body.clone()) else {

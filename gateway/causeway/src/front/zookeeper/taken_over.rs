@@ -1,5 +1,7 @@
 //! After the take-over: which part of an operation is the view's and which the ensemble's.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use causeway_engine::core::{Command, Core, LegacyMeta};
 use causeway_engine::layout::LayoutSet;
@@ -19,7 +21,7 @@ use causeway_wire::zk::{
 use super::conn::Client;
 use super::general::{Asked, General, Then};
 use super::socket::Ended;
-use super::translate::{self, Shape};
+use super::translate;
 use super::{config_node, local};
 
 /// What a path is.
@@ -90,8 +92,8 @@ pub(super) fn serve(client: &mut Client, slot: SlotId, request: Request) -> Resu
         }
         Request::SetWatches2(w) => set_watches(client, layouts, slot, request.op(), w),
         Request::Auth(auth) => {
-            // What is refused here is not shown there.
-            if translate::identity(auth, client.address.ip()).is_ok()
+            // What is refused here is not shown there, and a certificate cannot be.
+            if translate::identity(auth, client.address.ip(), &[]).is_ok()
                 && let Some(general) = &mut client.general
             {
                 general.authenticate(auth);
@@ -254,7 +256,7 @@ fn record(
     slot: SlotId,
     request: Request,
 ) -> Result<(), Ended> {
-    let write = match translate::write(&request, client.session, &client.auth) {
+    let write = match client.write(&request) {
         Ok(Some(write)) => write,
         refused => {
             local::refuse(
@@ -268,82 +270,131 @@ fn record(
     let now_ms = client.front.gateway.now_ms();
     let (peer, session) = (client.peer.clone(), client.session);
     let mut outward = request.clone();
-    let judged = client
+    let refused = client
         .front
         .gateway
         .with(|core| {
-            if core
+            let refused = core
                 .tree_refusal(&peer, session, &write.op, now_ms)
-                .is_some()
-            {
-                return Err(None);
+                .is_some();
+            if !refused {
+                versions(core, layouts, &mut outward);
             }
-            versions(core, layouts, &mut outward).map_err(Some)
+            refused
         })
         .0;
-    match judged {
-        Ok(()) => return ask(client, slot, outward, request, Then::Record(write)),
-        Err(None) => client.answer(slot, translate::refused(&write.shape)),
-        Err(Some(at)) => {
-            let answer = match &write.shape {
-                Shape::Multi(shapes) => Ok(Reply::Multi(MultiResponse::failure(
-                    shapes.len(),
-                    at,
-                    ErrorCode::BadVersion,
-                ))),
-                _ => Err(ErrorCode::BadVersion),
-            };
-            client.answer(slot, answer);
-        }
+    if refused {
+        client.answer(slot, translate::refused(&write.shape));
+        return Ok(());
     }
-    Ok(())
+    ask(client, slot, outward, request, Then::Record(write))
 }
 
-/// Versions that the client gives are the view's: they are checked here and become the ensemble's, or any
-/// where that is not known. `Err` is the place of the one that differs.
-fn versions(core: &Core, layouts: &LayoutSet, request: &mut Request) -> Result<(), usize> {
-    let translate = |path: &str, version: &mut i32, at: usize| {
-        if *version == -1 || class(layouts, path) != Class::Owned {
-            return Ok(());
-        }
-        let Some(node) = core.tree().node(path) else {
-            return Ok(());
-        };
-        if node.stat().version != *version {
-            return Err(at);
-        }
-        let key = RecordKey::new(StoreKind::Zookeeper, path.as_bytes().to_vec());
-        *version = match core.legacy_entry(&key).map(|entry| &entry.meta) {
-            Some(LegacyMeta::Znode { stat, .. }) => stat.version,
-            Some(LegacyMeta::Pair { .. }) | None => -1,
-        };
-        Ok(())
-    };
+/// Versions that the client gives are the view's: they become the ensemble's, which is left to refuse those that
+/// differ, in its own order.
+fn versions(core: &Core, layouts: &LayoutSet, request: &mut Request) {
     match request {
-        Request::Delete(r) => translate(&r.path, &mut r.version, 0),
-        Request::SetData(r) => translate(&r.path, &mut r.version, 0),
         // Versions of ACLs are not kept apart: the view has judged.
         Request::SetAcl(r) if r.version != -1 => {
-            if core
-                .tree()
-                .node(&r.path)
-                .is_some_and(|n| n.stat().aversion != r.version)
-            {
-                return Err(0);
+            if let Some(node) = core.tree().node(&r.path) {
+                let same = node.stat().aversion == r.version;
+                r.version = if same { -1 } else { NO_VERSION };
             }
-            r.version = -1;
-            Ok(())
         }
-        Request::Multi(multi) => {
-            let mut ops = multi.ops.iter_mut().enumerate();
-            ops.try_for_each(|(at, op)| match op {
-                MultiOp::Delete(r) => translate(&r.path, &mut r.version, at),
-                MultiOp::SetData(r) => translate(&r.path, &mut r.version, at),
-                MultiOp::Check(r) => translate(&r.path, &mut r.version, at),
-                _ => Ok(()),
-            })
+        _ => Versions::new(|path| {
+            if class(layouts, path) != Class::Owned {
+                return None;
+            }
+            let ours = core.tree().node(path)?.stat().version;
+            let key = RecordKey::new(StoreKind::Zookeeper, path.as_bytes().to_vec());
+            let theirs = match core.legacy_entry(&key).map(|entry| &entry.meta) {
+                Some(LegacyMeta::Znode { stat, .. }) => Some(stat.version),
+                Some(LegacyMeta::Pair { .. }) | None => None,
+            };
+            Some(Pair { ours, theirs })
+        })
+        .translate(request),
+    }
+}
+
+/// A version that no node has: they begin at 0.
+const NO_VERSION: i32 = i32::MIN;
+
+/// The version of a node in the view, and in the ensemble if that is known.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    ours: i32,
+    theirs: Option<i32>,
+}
+
+/// Versions of nodes as the operations of a request come to them.
+struct Versions<F> {
+    /// `None` for a node whose version is the same on both sides, or that is not there.
+    before: F,
+    /// What earlier operations made of it.
+    now: HashMap<String, Option<Pair>>,
+}
+
+impl<F: Fn(&str) -> Option<Pair>> Versions<F> {
+    fn new(before: F) -> Self {
+        Versions {
+            before,
+            now: HashMap::new(),
         }
-        _ => Ok(()),
+    }
+
+    fn translate(mut self, request: &mut Request) {
+        match request {
+            Request::Delete(r) => self.expect(&r.path, &mut r.version),
+            Request::SetData(r) => self.expect(&r.path, &mut r.version),
+            Request::Multi(multi) => {
+                for op in &mut multi.ops {
+                    self.operation(op);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn operation(&mut self, op: &mut MultiOp) {
+        match op {
+            MultiOp::Check(r) => self.expect(&r.path, &mut r.version),
+            MultiOp::SetData(r) => {
+                self.expect(&r.path, &mut r.version);
+                let written = self.of(&r.path).map(|pair| Pair {
+                    ours: pair.ours.wrapping_add(1),
+                    theirs: pair.theirs.map(|version| version.wrapping_add(1)),
+                });
+                self.now.insert(r.path.clone(), written);
+            }
+            MultiOp::Delete(r) => {
+                self.expect(&r.path, &mut r.version);
+                // What is created in its place begins anew on both sides.
+                self.now.insert(r.path.clone(), None);
+            }
+            _ => {}
+        }
+    }
+
+    /// Any, where the ensemble's is not known.
+    fn expect(&self, path: &str, version: &mut i32) {
+        if *version == -1 {
+            return;
+        }
+        if let Some(pair) = self.of(path) {
+            *version = match pair.theirs {
+                _ if pair.ours != *version => NO_VERSION,
+                Some(theirs) => theirs,
+                None => -1,
+            };
+        }
+    }
+
+    fn of(&self, path: &str) -> Option<Pair> {
+        match self.now.get(path) {
+            Some(now) => *now,
+            None => (self.before)(path),
+        }
     }
 }
 
@@ -394,6 +445,9 @@ fn set_watches(
     local.data_watches.retain(owned);
     local.exist_watches.retain(owned);
     let mut outward = part(&theirs);
+    let mixed = |p: &&String| class(layouts, p) == Class::Mixed;
+    let both = w.child_watches.iter().filter(mixed).cloned();
+    client.replies.both.extend(both);
     let nothing = outward.data_watches.is_empty()
         && outward.exist_watches.is_empty()
         && outward.child_watches.is_empty()
@@ -427,4 +481,75 @@ fn set_watches(
         Request::SetWatches2(w.clone()),
         Then::SetWatches(Box::new(local)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_wire::zk::request::{CheckVersionRequest, DeleteRequest, SetDataRequest};
+
+    use super::*;
+
+    fn check(path: &str, version: i32) -> MultiOp {
+        let path = path.into();
+        MultiOp::Check(CheckVersionRequest { path, version })
+    }
+
+    fn set(path: &str, version: i32) -> MultiOp {
+        MultiOp::SetData(SetDataRequest {
+            path: path.into(),
+            data: None,
+            version,
+        })
+    }
+
+    fn delete(path: &str, version: i32) -> MultiOp {
+        let path = path.into();
+        MultiOp::Delete(DeleteRequest { path, version })
+    }
+
+    #[test]
+    fn versions_are_the_ensembles_as_each_operation_comes_to_them() {
+        let case = |ops: Vec<MultiOp>, want: &[i32]| {
+            let mut request = Request::Multi(MultiRequest { ops });
+            let before = |path: &str| match path {
+                "/known" => Some(Pair {
+                    ours: 2,
+                    theirs: Some(7),
+                }),
+                "/unknown" => Some(Pair {
+                    ours: 2,
+                    theirs: None,
+                }),
+                _ => None,
+            };
+            Versions::new(before).translate(&mut request);
+            let Request::Multi(multi) = &request else {
+                panic!("still a multi");
+            };
+            let got: Vec<i32> = multi
+                .ops
+                .iter()
+                .map(|op| match op {
+                    MultiOp::Check(r) => r.version,
+                    MultiOp::SetData(r) => r.version,
+                    MultiOp::Delete(r) => r.version,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(got, want, "{multi:?}");
+        };
+        case(vec![check("/known", 2), check("/known", -1)], &[7, -1]);
+        case(vec![set("/unknown", 2), set("/general", 5)], &[-1, 5]);
+        // Not the view's: the ensemble refuses it in its turn.
+        case(
+            vec![delete("/none", 3), check("/known", 7)],
+            &[3, NO_VERSION],
+        );
+        case(vec![set("/unknown", 7)], &[NO_VERSION]);
+        // Each sees what those before it did.
+        let twice = vec![set("/known", 2), set("/known", -1), check("/known", 4)];
+        case(twice, &[7, -1, 9]);
+        let anew = vec![delete("/known", 2), set("/known", 0), check("/known", 1)];
+        case(anew, &[7, 0, 1]);
+    }
 }

@@ -11,7 +11,7 @@ use causeway_wire::zk::reply::{Create2Response, CreateResponse, StatResponse};
 use causeway_wire::zk::request::{Acl, AuthRequest};
 use causeway_wire::zk::{
     ErrorCode, EventType, MultiOp, MultiRequest, MultiResponse, MultiResult, Reply, Request, Stat,
-    WatcherEvent,
+    WatcherEvent, encode_children,
 };
 
 /// The body of a reply, or its error.
@@ -39,14 +39,17 @@ pub(super) enum Shape {
     Multi(Vec<Shape>),
 }
 
-/// The write that a request asks for; `None` when it is not a write. `Err` is the answer to one that cannot be
+/// The write that a request asks for; `None` when it is not a write. ACLs of scheme `x509` are for a gateway
+/// that speaks TLS, as in ZooKeeper (`QuorumPeerConfig.configureSSLAuth`). `Err` is the answer to one that cannot be
 /// read; what can be read and not be done is for the tree to refuse, in its turn and with a number of its own.
 pub(super) fn write(
     request: &Request,
     session: i64,
     auth: &[AuthId],
+    x509: bool,
 ) -> Result<Option<Write>, ErrorCode> {
     let auth = || auth.to_vec();
+    let acls = |acl: &[Acl]| offered(acls(acl), x509);
     let create =
         |path: &str, data: &Option<Bytes>, acl: &[Acl], mode: CreateMode| TreeCommand::Create {
             path: path.to_owned(),
@@ -100,7 +103,7 @@ pub(super) fn write(
             (op, Shape::Stat)
         }
         Request::Multi(multi) => {
-            let (ops, shapes) = multi_ops(multi)?;
+            let (ops, shapes) = multi_ops(multi, x509)?;
             (
                 TreeCommand::Multi {
                     ops,
@@ -115,18 +118,21 @@ pub(super) fn write(
     Ok(Some(Write { op, shape }))
 }
 
-fn multi_ops(multi: &MultiRequest) -> Result<(Vec<tree::MultiOp>, Vec<Shape>), ErrorCode> {
-    multi.ops.iter().map(multi_op).collect()
+fn multi_ops(
+    multi: &MultiRequest,
+    x509: bool,
+) -> Result<(Vec<tree::MultiOp>, Vec<Shape>), ErrorCode> {
+    multi.ops.iter().map(|op| multi_op(op, x509)).collect()
 }
 
 /// ZooKeeper: `Op.create` tells the operation from the number in front of it and from its flags, and
 /// `FinalRequestProcessor` the form of the result from that.
-fn multi_op(op: &MultiOp) -> Result<(tree::MultiOp, Shape), ErrorCode> {
+fn multi_op(op: &MultiOp, x509: bool) -> Result<(tree::MultiOp, Shape), ErrorCode> {
     let create =
         |path: &str, data: &Option<Bytes>, acl: &[Acl], mode: CreateMode| tree::MultiOp::Create {
             path: path.to_owned(),
             data: data.clone(),
-            acl: acls(acl),
+            acl: offered(acls(acl), x509),
             mode,
         };
     Ok(match op {
@@ -335,7 +341,8 @@ pub(super) fn written(shape: &Shape, reply: CoreReply) -> Answer {
         | CoreReply::Keys(_)
         | CoreReply::Registered(_)
         | CoreReply::Deregistered(_)
-        | CoreReply::OrderRefused(_) => Err(ErrorCode::SystemError),
+        | CoreReply::OrderRefused(_)
+        | CoreReply::Auth(_) => Err(ErrorCode::SystemError),
     }
 }
 
@@ -497,6 +504,15 @@ pub(super) fn acls(acl: &[Acl]) -> Vec<tree::Acl> {
         .collect()
 }
 
+/// Without TLS `x509` is a scheme that nobody provides. The tree, which knows of no ports, refuses one without a
+/// name: so the log holds what was decided, whatever the gateway is started with the next time.
+fn offered(mut acl: Vec<tree::Acl>, x509: bool) -> Vec<tree::Acl> {
+    for entry in acl.iter_mut().filter(|a| !x509 && a.scheme == "x509") {
+        entry.scheme.clear();
+    }
+    acl
+}
+
 /// ACL entries for the wire.
 pub(super) fn wire_acls(acl: &[tree::Acl]) -> Vec<Acl> {
     acl.iter()
@@ -506,6 +522,12 @@ pub(super) fn wire_acls(acl: &[tree::Acl]) -> Vec<Acl> {
             id: a.id.clone(),
         })
         .collect()
+}
+
+/// The body of a getChildren2.
+pub(super) fn listing(node: &tree::Node) -> Bytes {
+    let names = node.children().iter().map(|name| &**name);
+    encode_children(names, &stat(&node.stat()))
 }
 
 /// The body of a notification.
@@ -532,11 +554,13 @@ pub(super) fn watch_kind(kind: i32) -> Result<WatchKind, ErrorCode> {
     }
 }
 
-/// The identity that an auth request proves. ZooKeeper: schemes without a provider fail like wrong
-/// credentials (`ZooKeeperServer.processPacket`).
+/// The identity that an auth request proves, for a connection that has proved `auth` already: a certificate was
+/// shown with the connection or not at all. ZooKeeper: schemes without a provider fail like wrong credentials
+/// (`ZooKeeperServer.processPacket`).
 pub(super) fn identity(
     request: &AuthRequest,
     address: std::net::IpAddr,
+    auth: &[AuthId],
 ) -> Result<AuthId, ErrorCode> {
     match request.scheme.as_str() {
         "digest" => {
@@ -549,6 +573,10 @@ pub(super) fn identity(
             Ok(AuthId::digest(user, password))
         }
         "ip" => Ok(AuthId::ip(address)),
+        "x509" => {
+            let shown = auth.iter().find(|id| id.scheme == "x509");
+            shown.cloned().ok_or(ErrorCode::AuthFailed)
+        }
         _ => Err(ErrorCode::AuthFailed),
     }
 }

@@ -7,7 +7,7 @@ use causeway_engine::core::Core;
 use causeway_engine::layout::LayoutSet;
 use causeway_engine::path;
 use causeway_engine::phase::LegacyCopy;
-use causeway_engine::watch::WatcherId;
+use causeway_engine::watch::{WatchKind, WatcherId};
 use causeway_wire::zk::reply::{
     GetChildren2Response, GetChildrenResponse, GetDataResponse, StatResponse,
 };
@@ -39,17 +39,23 @@ pub(super) fn finish(
         watcher,
         session,
         auth: &client.auth,
-        config: &front.gateway.config,
+        front: &front,
     };
     let replies = &mut client.replies;
     let (outcome, after) = front.gateway.with(|core| {
         replies.drain();
+        let number = replies.number(core);
         let reply = match &asked.request {
             Request::Exists(r) | Request::GetData(r) | Request::GetChildren(r) | Request::GetChildren2(r) => {
                 let seen = Directory { layouts, dir: &r.path };
                 let answer = seen.answer(core, &asked.request, theirs, their_names, |names, stat| {
+                    let pzxid = stat.pzxid;
                     front.remember(&r.path, names, stat);
+                    front.pzxid_of_both(&r.path, pzxid, number)
                 });
+                if r.watch && answer.is_ok() && is_list(&asked.request) {
+                    replies.both.insert(r.path.clone());
+                }
                 seen.arm(core, watcher, r, &asked.request, &answer);
                 answer
             }
@@ -77,6 +83,11 @@ pub(super) fn finish(
                 other => other,
             }),
             Request::CheckWatches(_) | Request::RemoveWatches(_) | Request::AddWatch(_) => {
+                if let Request::RemoveWatches(r) = &asked.request
+                    && matches!(translate::watch_kind(r.kind), Ok(WatchKind::Children | WatchKind::Any))
+                {
+                    replies.both.remove(&r.path);
+                }
                 let ours = reader.read(core, &asked.request)?;
                 match (ours, theirs) {
                     (Ok(reply), _) => Ok(reply),
@@ -89,11 +100,27 @@ pub(super) fn finish(
             Ok(reply) => (0, reply.encode()),
             Err(code) => (code, Bytes::new()),
         };
-        replies.fill_raw(asked.slot, core.last_zxid(), err, body);
+        replies.fill_raw(asked.slot, number, err, body);
         Ok(())
     });
     replies.depends_on(after);
     outcome
+}
+
+/// The list of a directory of both classes has changed in the ensemble: whether the client is told. Its one-shot watch
+/// is armed in both places and fires once; what stays armed in the other is void.
+pub(super) fn takes_event(client: &mut Client, path: &str) -> bool {
+    let (watcher, replies) = (client.conn.into_watcher(), &mut client.replies);
+    let watched = |core: &mut Core| {
+        replies.drain();
+        let watches = core.tree_watches();
+        let once = replies.both.remove(path);
+        if once {
+            watches.remove(watcher, path, WatchKind::Children);
+        }
+        once || watches.check(watcher, path, WatchKind::Persistent)
+    };
+    client.front.gateway.with(watched).0
 }
 
 /// Our part of a directory: names of registrations, and of directories that lead to some.
@@ -129,7 +156,7 @@ impl Directory<'_> {
         request: &Request,
         theirs: Result<Reply, i32>,
         their_names: Option<Vec<String>>,
-        remember: impl FnOnce(Vec<String>, Stat),
+        remember: impl FnOnce(Vec<String>, Stat) -> i64,
     ) -> Result<Reply, i32> {
         let ours = our_names(core, self.layouts, self.dir);
         let here = core.tree().node(self.dir).map(|n| n.stat());
@@ -166,7 +193,7 @@ impl Directory<'_> {
             _ => Stat::default(),
         };
         if !is_list(request) || matches!(request, Request::GetChildren2(_)) {
-            remember(their_names, stat);
+            stat.pzxid = remember(their_names, stat);
         }
         stat.num_children = i32::try_from(names.len()).unwrap_or(i32::MAX);
         if let Some(here) = here {
@@ -232,20 +259,23 @@ pub(super) fn finish_multi_read(
         watcher: client.conn.into_watcher(),
         session: client.session,
         auth: &client.auth,
-        config: &front.gateway.config,
+        front: &front,
     };
     let replies = &mut client.replies;
     let (outcome, after) = front.gateway.with(|core| {
         replies.drain();
+        // The view's part as one request.
+        let of_view = |op: &&MultiOp| class(layouts, translate::multi_path(op)) == Class::Owned;
+        let ops = multi.ops.iter().filter(of_view).cloned().collect();
+        let ours = reader.read(core, &Request::MultiRead(MultiRequest { ops }))?;
+        let mut ours = match ours {
+            Ok(Reply::Multi(ours)) => ours.results.into_iter(),
+            _ => Vec::new().into_iter(),
+        };
         for (op, result) in multi.ops.iter().zip(&mut theirs.results) {
             match (class(layouts, translate::multi_path(op)), op) {
                 (Class::Owned, _) => {
-                    let one = MultiRequest {
-                        ops: vec![op.clone()],
-                    };
-                    if let Ok(Reply::Multi(ours)) = reader.read(core, &Request::MultiRead(one))?
-                        && let Some(ours) = ours.results.into_iter().next()
-                    {
+                    if let Some(ours) = ours.next() {
                         *result = ours;
                     }
                 }
@@ -260,7 +290,7 @@ pub(super) fn finish_multi_read(
                         MultiResult::Error(code) => Err(code),
                         _ => continue,
                     };
-                    let answer = seen.answer(core, &list, theirs, None, |_, _| {});
+                    let answer = seen.answer(core, &list, theirs, None, |_, stat| stat.pzxid);
                     *result = match answer {
                         Ok(Reply::GetChildren(r)) => MultiResult::GetChildren(r),
                         Ok(_) => continue,
@@ -270,7 +300,8 @@ pub(super) fn finish_multi_read(
                 _ => {}
             }
         }
-        replies.fill(slot, core.last_zxid(), Ok(Reply::Multi(theirs)));
+        let number = replies.number(core);
+        replies.fill(slot, number, Ok(Reply::Multi(theirs)));
         Ok(())
     });
     replies.depends_on(after);

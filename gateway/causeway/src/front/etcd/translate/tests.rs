@@ -91,7 +91,7 @@ fn a_range_keeps_every_field() {
     };
     assert_eq!(
         (range(&odd).sort_order, range(&odd).sort_target),
-        (SortOrder::None, SortTarget::Key)
+        (SortOrder::Unknown, SortTarget::Unknown)
     );
 }
 

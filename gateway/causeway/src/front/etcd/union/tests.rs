@@ -24,7 +24,7 @@ fn one_list_out_of_both() {
         ]
     };
     let check = |range: pb::RangeRequest, want: &str, count: i64, more: bool| {
-        let (kvs, found, cut) = select(&range, pairs());
+        let (kvs, found, cut) = select(&range, Release::default(), pairs());
         let keys: String = kvs
             .iter()
             .map(|kv| std::str::from_utf8(&kv.key).expect("text"))
@@ -126,17 +126,23 @@ fn one_list_out_of_both() {
         4,
         true,
     );
-    let (kvs, ..) = select(
-        &pb::RangeRequest {
+    let no_values = |sort_target: SortTarget, release| {
+        let range = pb::RangeRequest {
             keys_only: true,
+            sort_target: sort_target.into(),
             ..plain()
-        },
-        pairs(),
-    );
-    assert!(
-        kvs.iter()
-            .all(|kv| kv.value.is_empty() && kv.mod_revision > 0)
-    );
+        };
+        let pairs = pairs().into_iter().map(|kv| KeyValue { lease: 7, ..kv });
+        let (kvs, ..) = select(&range, release, pairs.collect());
+        assert!(
+            kvs.iter()
+                .all(|kv| kv.value.is_empty() && kv.mod_revision > 0)
+        );
+        kvs[0].lease
+    };
+    assert_eq!(no_values(SortTarget::Key, Release::new(3, 7)), 0);
+    assert_eq!(no_values(SortTarget::Value, Release::new(3, 7)), 7);
+    assert_eq!(no_values(SortTarget::Key, Release::new(3, 6)), 7);
 }
 
 fn compare(key: &'static str, operand: pb::compare::TargetUnion) -> pb::Compare {

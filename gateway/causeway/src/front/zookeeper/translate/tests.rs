@@ -25,21 +25,24 @@ fn ttl(flags: i32, ttl: i64) -> CreateTtlRequest {
 
 #[test]
 fn flags_become_modes() {
-    let check =
-        |request: Request, mode: CreateMode, shape: Shape| match write(&request, SESSION, &[]) {
-            Ok(Some(Write {
-                op:
-                    TreeCommand::Create {
-                        mode: got, session, ..
-                    },
-                shape: got_shape,
-            })) => assert_eq!(
-                (got, got_shape, session),
-                (mode, shape, SESSION),
-                "{request:?}"
-            ),
-            other => panic!("{other:?}"),
-        };
+    let check = |request: Request, mode: CreateMode, shape: Shape| match write(
+        &request,
+        SESSION,
+        &[],
+        false,
+    ) {
+        Ok(Some(Write {
+            op: TreeCommand::Create {
+                mode: got, session, ..
+            },
+            shape: got_shape,
+        })) => assert_eq!(
+            (got, got_shape, session),
+            (mode, shape, SESSION),
+            "{request:?}"
+        ),
+        other => panic!("{other:?}"),
+    };
     use CreateMode::*;
     let plain = [
         (0, Persistent),
@@ -87,7 +90,7 @@ fn the_tree_refuses_what_is_no_mode_before_all_else() {
         path: "no path".into(),
         ..ttl(1, 9)
     });
-    let Ok(Some(Write { op, .. })) = write(&create, SESSION, &[]) else {
+    let Ok(Some(Write { op, .. })) = write(&create, SESSION, &[], false) else {
         panic!("a write");
     };
     assert_eq!(tree.apply(&op, 5, 1).result, Err(TreeError::BadArguments));
@@ -97,7 +100,7 @@ fn the_tree_refuses_what_is_no_mode_before_all_else() {
 #[test]
 fn the_operation_and_its_flags_tell_the_result_of_a_create_in_a_multi() {
     use CreateMode::*;
-    let check = |op: MultiOp, mode: CreateMode, shape: Shape| match multi_op(&op) {
+    let check = |op: MultiOp, mode: CreateMode, shape: Shape| match multi_op(&op, false) {
         Ok((tree::MultiOp::Create { mode: got, .. }, got_shape)) => {
             assert_eq!((got, got_shape), (mode, shape), "{op:?}");
         }
@@ -186,6 +189,7 @@ fn a_multi_with_a_read_is_refused_as_a_whole() {
             &Request::Multi(MultiRequest { ops: ops.clone() }),
             SESSION,
             &[],
+            false,
         ) {
             Ok(Some(Write {
                 shape: Shape::Multi(shapes),
@@ -210,6 +214,7 @@ fn a_multi_with_a_read_is_refused_as_a_whole() {
         }),
         SESSION,
         &[],
+        false,
     ) else {
         panic!("a write");
     };
@@ -292,17 +297,63 @@ fn identities_need_a_scheme_that_is_known() {
         auth: Some(Bytes::from_static(b"u:p")),
     };
     let address = std::net::IpAddr::from([10, 0, 0, 1]);
-    let digest = identity(&auth("digest"), address).expect("known");
+    let digest = identity(&auth("digest"), address, &[]).expect("known");
     assert_eq!(
         (digest.clone(), user_of(&digest)),
         (AuthId::digest("u", "p"), "u".to_owned())
     );
-    assert_eq!(identity(&auth("ip"), address), Ok(AuthId::ip(address)));
+    assert_eq!(identity(&auth("ip"), address, &[]), Ok(AuthId::ip(address)));
     for scheme in ["", "world", "super", "x509", "sasl", "auth"] {
         assert_eq!(
-            identity(&auth(scheme), address),
+            identity(&auth(scheme), address, &[]),
             Err(ErrorCode::AuthFailed),
             "{scheme}"
         );
+    }
+    // A certificate was shown with the connection.
+    let shown = [AuthId::ip(address), AuthId::x509("CN=a".into())];
+    assert_eq!(
+        identity(&auth("x509"), address, &shown),
+        Ok(AuthId::x509("CN=a".into()))
+    );
+}
+
+#[test]
+fn acls_of_certificates_are_for_those_who_speak_tls() {
+    let asked = vec![Acl {
+        perms: 31,
+        scheme: "x509".into(),
+        id: "CN=a".into(),
+    }];
+    let create = CreateRequest {
+        acl: asked,
+        ..create(0)
+    };
+    let multi = MultiRequest {
+        ops: vec![MultiOp::Create(create.clone())],
+    };
+    for (x509, single, within) in [
+        (true, Ok(()), Ok(())),
+        (
+            false,
+            Err(TreeError::InvalidAcl),
+            Err(TreeError::InvalidAcl),
+        ),
+    ] {
+        let check = |request: Request, want: Result<(), TreeError>| {
+            let Ok(Some(Write { op, .. })) = write(&request, SESSION, &[], x509) else {
+                panic!("a write");
+            };
+            let got = match tree::ZnodeTree::new().apply(&op, 5, 1).result {
+                Ok(TreeReply::Multi(results)) => match results.as_slice() {
+                    [OpResult::Failed(error)] => Err(*error),
+                    _ => Ok(()),
+                },
+                other => other.map(drop),
+            };
+            assert_eq!(got, want, "{request:?} {x509}");
+        };
+        check(Request::Create(create.clone()), single);
+        check(Request::Multi(multi.clone()), within);
     }
 }
