@@ -97,6 +97,12 @@ impl EtcdUpstream {
         self.link.channel.clone()
     }
 
+    /// A connection of its own to the same servers, also without an identity. It is driven where it is made: a thread
+    /// that relays much has no other thread to wake then.
+    pub fn another_channel(&self) -> Channel {
+        self.link.servers.channel()
+    }
+
     /// The server in use, `host:port`, for logs and alarms.
     pub fn server(&self) -> String {
         self.link.servers.current().to_owned()

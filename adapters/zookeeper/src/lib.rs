@@ -10,6 +10,7 @@ mod raw;
 mod read;
 mod servers;
 mod session;
+mod srvr;
 pub mod upstream;
 mod watch;
 
@@ -26,14 +27,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use causeway_backend::{
     Backend, BackendError, BackendName, Certainty, Entry, ErrorKind, Event, EventStream, Expect,
-    Health, Lease, LeaseId, Owner, Registration, Revision, Scope, ServerHealth, Snapshot, Subtree,
+    Health, Lease, LeaseId, Owner, Registration, Revision, Scope, Snapshot, Subtree,
 };
 use futures::StreamExt;
 use futures::future::join_all;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use zookeeper_client::{
     Acls, Client, CreateMode, CreateOptions, Error, MultiWriteError, MultiWriteResult, Stat,
@@ -435,7 +433,7 @@ impl Backend for ZookeeperBackend {
             .request_timeout
             .min(Duration::from_secs(3));
         let servers = self.sessions().options.servers.addresses();
-        Health::of_servers(join_all(servers.iter().map(|server| ask(server, limit))).await)
+        Health::of_servers(join_all(servers.iter().map(|server| srvr::health(server, limit))).await)
     }
 }
 
@@ -445,84 +443,4 @@ fn create_options(owner: Owner) -> CreateOptions<'static> {
         Owner::Persistent => CreateMode::Persistent,
     };
     mode.with_acls(Acls::anyone_all())
-}
-
-/// Asks a server with `srvr`, the four-letter word that is allowed by default.
-async fn ask(server: &str, limit: Duration) -> ServerHealth {
-    let started = Instant::now();
-    let asked = async {
-        let mut stream = TcpStream::connect(server).await?;
-        stream.write_all(b"srvr").await?;
-        let mut text = Vec::new();
-        // A limit, since anything may listen there.
-        (&mut stream).take(1 << 16).read_to_end(&mut text).await?;
-        Ok::<_, std::io::Error>(String::from_utf8_lossy(&text).into_owned())
-    };
-    let (answering, what) = match timeout(limit, asked).await {
-        Ok(Ok(text)) => judge(&text),
-        Ok(Err(error)) => (false, format!("cannot be asked: {error}")),
-        Err(_) => (false, format!("did not answer within {limit:?}")),
-    };
-    ServerHealth {
-        address: server.to_owned(),
-        answering,
-        latency: answering.then(|| started.elapsed()),
-        detail: format!("ZooKeeper at {server} {what}"),
-    }
-}
-
-/// What an answer to `srvr` says about the server.
-fn judge(text: &str) -> (bool, String) {
-    if let Some(mode) = text.lines().find_map(|line| line.strip_prefix("Mode: ")) {
-        return (true, format!("answers as {mode}"));
-    }
-    if text.contains("not in the whitelist") {
-        return (
-            true,
-            "answers, but its whitelist hides how it is".to_owned(),
-        );
-    }
-    if text.contains("not currently serving") {
-        return (
-            false,
-            "has no quorum; check the other servers of the ensemble".to_owned(),
-        );
-    }
-    (
-        false,
-        "does not answer like ZooKeeper; check the address".to_owned(),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_are_judged_by_their_words() {
-        let cases: &[(&str, bool, &str)] = &[
-            (
-                "Zookeeper version: 3.8.0\nZxid: 0x4\nMode: follower\nNode count: 5\n",
-                true,
-                "follower",
-            ),
-            (
-                "This ZooKeeper instance is not currently serving requests\n",
-                false,
-                "quorum",
-            ),
-            (
-                "srvr is not executed because it is not in the whitelist.\n",
-                true,
-                "whitelist",
-            ),
-            ("HTTP/1.1 400 Bad Request\r\n", false, "address"),
-            ("", false, "address"),
-        ];
-        for (text, answering, word) in cases {
-            let (found, what) = judge(text);
-            assert_eq!(found, *answering, "{text}");
-            assert!(what.contains(word), "{what}");
-        }
-    }
 }

@@ -71,6 +71,7 @@ impl<T> Handshake<T> {
 pub struct RawUpstream {
     sender: FrameSender,
     receiver: FrameReceiver,
+    has_create2: bool,
 }
 
 impl RawUpstream {
@@ -91,7 +92,12 @@ impl RawUpstream {
         for server in servers.in_turn() {
             let attempt = shake_hands(server, request, options);
             match timeout(options.attempt_timeout, attempt).await {
-                Ok(Ok(handshake)) => return Ok(handshake),
+                Ok(Ok(mut handshake)) => {
+                    if let Handshake::Established { connection, .. } = &mut handshake {
+                        connection.has_create2 = servers.has_create2(server).await;
+                    }
+                    return Ok(handshake);
+                }
                 Ok(Err(reason)) => reasons.push(format!("{server}: {reason}")),
                 Err(_) => {
                     let limit = options.attempt_timeout;
@@ -106,6 +112,11 @@ impl RawUpstream {
     /// The server at the other end, `host:port`.
     pub fn server(&self) -> &str {
         &self.receiver.server
+    }
+
+    /// Whether the server knows create2 (from ZooKeeper 3.5 on).
+    pub fn has_create2(&self) -> bool {
+        self.has_create2
     }
 
     /// The two directions, for two tasks.
@@ -249,7 +260,11 @@ async fn shake_hands(
         buffer: BytesMut::new(),
     };
     Ok(Handshake::Established {
-        connection: RawUpstream { sender, receiver },
+        connection: RawUpstream {
+            sender,
+            receiver,
+            has_create2: true,
+        },
         response,
     })
 }

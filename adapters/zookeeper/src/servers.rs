@@ -1,9 +1,17 @@
 //! The servers of an ensemble, as the configuration names them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use causeway_backend::{BackendError, ErrorKind};
+use parking_lot::Mutex;
+
+use crate::srvr;
+
+/// How long a server may take to say of which release it is, once.
+const RELEASE: Duration = Duration::from_secs(1);
 
 /// `HOST:PORT[,…][/chroot]`, taken apart. Clones share whose turn it is.
 #[derive(Debug, Clone)]
@@ -11,6 +19,8 @@ pub struct Servers {
     addresses: Arc<[String]>,
     chroot: String,
     turn: Arc<AtomicUsize>,
+    /// By address, as the servers said.
+    releases: Arc<Mutex<BTreeMap<String, (u32, u32)>>>,
 }
 
 impl Servers {
@@ -39,6 +49,7 @@ impl Servers {
             addresses: addresses.into(),
             chroot: chroot.to_owned(),
             turn: Arc::default(),
+            releases: Arc::default(),
         })
     }
 
@@ -58,6 +69,23 @@ impl Servers {
         let count = self.addresses.len();
         let first = self.turn.fetch_add(1, Ordering::Relaxed) % count.max(1);
         self.addresses.iter().cycle().skip(first).take(count)
+    }
+
+    /// Whether a server has create2, which came with ZooKeeper 3.5: an older one answers Unimplemented and hangs
+    /// up. Each is asked once; one that does not tell is taken for a newer one and asked again.
+    pub(crate) async fn has_create2(&self, server: &str) -> bool {
+        let known = self.releases.lock().get(server).copied();
+        let release = match known {
+            Some(release) => Some(release),
+            None => srvr::release(server, RELEASE).await,
+        };
+        let Some(release) = release else {
+            return true;
+        };
+        if known.is_none() {
+            self.releases.lock().insert(server.to_owned(), release);
+        }
+        release >= (3, 5)
     }
 
     /// The connect string again.

@@ -108,10 +108,12 @@ impl Upstream {
         max_in_flight: usize,
         pings: Pings,
     ) -> (Self, Notifications) {
+        let has_create2 = raw.has_create2();
         let (sender, receiver) = raw.split();
         let (events, notifications) = mpsc::channel(NOTIFICATIONS);
         let shared = Arc::new(Shared {
             server: receiver.server().to_owned(),
+            has_create2,
             session_timeout,
             max_in_flight,
             state: Mutex::default(),
@@ -129,6 +131,11 @@ impl Upstream {
     /// The server at the other end, `host:port`.
     pub fn server(&self) -> &str {
         &self.shared.server
+    }
+
+    /// Whether the server knows create2 (from ZooKeeper 3.5 on).
+    pub fn has_create2(&self) -> bool {
+        self.shared.has_create2
     }
 
     /// Sends a request. Requests go out in the order of calls, before their futures are polled,
@@ -221,6 +228,7 @@ impl Future for Pending {
 #[derive(Debug)]
 struct Shared {
     server: String,
+    has_create2: bool,
     session_timeout: Duration,
     max_in_flight: usize,
     state: Mutex<State>,
