@@ -48,6 +48,10 @@ pub struct Known {
 /// for scripts that set how zxids or revisions are compared, as they have to for such a gateway.
 pub(super) const MERGES: &str = "-merge-";
 
+/// In the id of a difference from an older ZooKeeper alone, which Causeway shares with the newest: it counts for
+/// scripts with `set release 3.8`.
+pub(super) const OLD_ZOOKEEPER: &str = "zk-38-";
+
 /// Every difference that is meant.
 pub fn allowed() -> &'static [Allowed] {
     static ALL: OnceLock<Vec<Allowed>> = OnceLock::new();

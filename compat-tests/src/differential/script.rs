@@ -242,6 +242,18 @@ pub fn unquote(word: &str) -> Result<Vec<u8>> {
     Ok(out)
 }
 
+/// Bytes that are too long to be shown, so that two of them are the same text only when they are the same bytes.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    format!("<{}-bytes-{:016x}>", bytes.len(), fnv(bytes))
+}
+
+/// FNV-1a: the same on every build, which the standard library's hasher does not promise.
+pub(super) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

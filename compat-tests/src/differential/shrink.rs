@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-
 use super::script::{Script, Step};
 
 /// Where shrinking ends, done or not.
@@ -31,8 +29,8 @@ pub fn shrink<O: Clone + PartialEq>(
     script: &Script<O>,
     limits: Limits,
     simplify: impl Fn(&O) -> Vec<O>,
-    fails: impl FnMut(&Script<O>) -> Result<bool>,
-) -> Result<(Script<O>, usize)> {
+    fails: impl FnMut(&Script<O>) -> bool,
+) -> (Script<O>, usize) {
     let mut search = Search {
         best: script.clone(),
         runs: 0,
@@ -42,13 +40,13 @@ pub fn shrink<O: Clone + PartialEq>(
     };
     loop {
         let before = search.best.clone();
-        search.steps()?;
-        search.operations()?;
-        search.apart()?;
-        search.simpler(&simplify)?;
-        search.fewer_clients()?;
+        search.steps();
+        search.operations();
+        search.apart();
+        search.simpler(&simplify);
+        search.fewer_clients();
         if search.best == before || search.spent() {
-            return Ok((search.best, search.runs));
+            return (search.best, search.runs);
         }
     }
 }
@@ -61,26 +59,26 @@ struct Search<O, F> {
     fails: F,
 }
 
-impl<O: Clone + PartialEq, F: FnMut(&Script<O>) -> Result<bool>> Search<O, F> {
+impl<O: Clone + PartialEq, F: FnMut(&Script<O>) -> bool> Search<O, F> {
     fn spent(&self) -> bool {
         self.runs >= self.limits.runs || Instant::now() >= self.deadline
     }
 
     /// Takes `candidate` for the best when it still fails.
-    fn attempt(&mut self, candidate: Script<O>) -> Result<bool> {
+    fn attempt(&mut self, candidate: Script<O>) -> bool {
         if self.spent() || candidate == self.best || candidate.steps.is_empty() {
-            return Ok(false);
+            return false;
         }
         self.runs += 1;
-        let fails = (self.fails)(&candidate)?;
+        let fails = (self.fails)(&candidate);
         if fails {
             self.best = candidate;
         }
-        Ok(fails)
+        fails
     }
 
     /// Leaves out runs of steps, long ones first, from the end: what comes late depends on what came early.
-    fn steps(&mut self) -> Result<()> {
+    fn steps(&mut self) {
         let mut chunk = self.best.steps.len().div_ceil(2).max(1);
         loop {
             let mut end = self.best.steps.len();
@@ -88,45 +86,43 @@ impl<O: Clone + PartialEq, F: FnMut(&Script<O>) -> Result<bool>> Search<O, F> {
                 let start = end.saturating_sub(chunk);
                 let mut steps = self.best.steps.clone();
                 steps.drain(start..end.min(steps.len()));
-                self.attempt(self.best.with_steps(steps))?;
+                self.attempt(self.best.with_steps(steps));
                 end = start.min(self.best.steps.len());
             }
             if chunk == 1 || self.spent() {
-                return Ok(());
+                return;
             }
             chunk = chunk.div_ceil(2);
         }
     }
 
     /// Leaves out single operations of steps that have several.
-    fn operations(&mut self) -> Result<()> {
+    fn operations(&mut self) {
         for step in (0..self.best.steps.len()).rev() {
             for op in (0..self.best.steps[step].ops.len()).rev() {
                 if self.best.steps[step].ops.len() > 1 {
                     let mut steps = self.best.steps.clone();
                     steps[step].ops.remove(op);
-                    self.attempt(self.best.with_steps(steps))?;
+                    self.attempt(self.best.with_steps(steps));
                 }
             }
         }
-        Ok(())
     }
 
     /// Sends one after another what was sent together.
-    fn apart(&mut self) -> Result<()> {
+    fn apart(&mut self) {
         for step in (0..self.best.steps.len()).rev() {
             if self.best.steps[step].ops.len() > 1 {
                 let mut steps = self.best.steps.clone();
                 let ops = std::mem::take(&mut steps[step].ops);
                 let singles = ops.into_iter().map(|(client, op)| Step::one(client, op));
                 steps.splice(step..=step, singles);
-                self.attempt(self.best.with_steps(steps))?;
+                self.attempt(self.best.with_steps(steps));
             }
         }
-        Ok(())
     }
 
-    fn simpler(&mut self, simplify: &impl Fn(&O) -> Vec<O>) -> Result<()> {
+    fn simpler(&mut self, simplify: &impl Fn(&O) -> Vec<O>) {
         for step in 0..self.best.steps.len() {
             for op in 0..self.best.steps[step].ops.len() {
                 // A variant may have simpler ones itself; each is simpler than the last, so this ends.
@@ -134,7 +130,7 @@ impl<O: Clone + PartialEq, F: FnMut(&Script<O>) -> Result<bool>> Search<O, F> {
                     for variant in simplify(&self.best.steps[step].ops[op].1) {
                         let mut steps = self.best.steps.clone();
                         steps[step].ops[op].1 = variant;
-                        if self.attempt(self.best.with_steps(steps))? {
+                        if self.attempt(self.best.with_steps(steps)) {
                             continue 'again;
                         }
                     }
@@ -142,18 +138,17 @@ impl<O: Clone + PartialEq, F: FnMut(&Script<O>) -> Result<bool>> Search<O, F> {
                 }
             }
         }
-        Ok(())
     }
 
     /// Gives a client's operations to an earlier one, and drops clients that do nothing.
-    fn fewer_clients(&mut self) -> Result<()> {
+    fn fewer_clients(&mut self) {
         for client in (1..self.best.clients).rev() {
             for other in 0..client {
                 if !used(&self.best, client) {
                     break;
                 }
                 let steps = renamed(&self.best, client, other);
-                self.attempt(self.best.with_steps(steps))?;
+                self.attempt(self.best.with_steps(steps));
             }
         }
         for client in (1..self.best.clients).rev() {
@@ -161,7 +156,7 @@ impl<O: Clone + PartialEq, F: FnMut(&Script<O>) -> Result<bool>> Search<O, F> {
                 // A name that is free below.
                 if let Some(free) = (0..client).find(|other| !used(&self.best, *other)) {
                     let steps = renamed(&self.best, client, free);
-                    self.attempt(self.best.with_steps(steps))?;
+                    self.attempt(self.best.with_steps(steps));
                 }
             }
         }
@@ -170,8 +165,7 @@ impl<O: Clone + PartialEq, F: FnMut(&Script<O>) -> Result<bool>> Search<O, F> {
             .find(|client| used(&self.best, *client));
         let mut fewer = self.best.clone();
         fewer.clients = needed.map_or(1, |client| client + 1);
-        self.attempt(fewer)?;
-        Ok(())
+        self.attempt(fewer);
     }
 }
 
@@ -228,16 +222,16 @@ mod tests {
                 .flat_map(|s| s.ops.iter().map(|o| o.1))
                 .collect();
             let big = said.iter().position(|op| *op >= 50);
-            Ok(big.is_some_and(|at| said[at + 1..].iter().any(|op| op % 2 == 1)))
+            big.is_some_and(|at| said[at + 1..].iter().any(|op| op % 2 == 1))
         };
         for seed in 0..20 {
             let start = script(seed, 40);
-            assert!(fails(&start).unwrap());
+            assert!(fails(&start));
             let limits = Limits {
                 runs: 5000,
                 time: Duration::from_secs(20),
             };
-            let (small, _) = shrink(&start, limits, smaller, fails).unwrap();
+            let (small, _) = shrink(&start, limits, smaller, fails);
             assert_eq!(small.clients, 1, "{small:?}");
             assert_eq!(
                 small.steps,
@@ -256,9 +250,8 @@ mod tests {
         };
         let (_, counted) = shrink(&script(1, 100), limits, smaller, |_| {
             runs += 1;
-            Ok(true)
-        })
-        .unwrap();
+            true
+        });
         assert_eq!((runs, counted), (7, 7));
     }
 }

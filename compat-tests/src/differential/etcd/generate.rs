@@ -8,20 +8,33 @@ use crate::differential::script::{Script, Step};
 /// Keys of ordinary operations. The last ends with a zero byte: the successor of one before it.
 const KEYS: [&[u8]; 6] = [b"$/a", b"$/b", b"$/c", b"$/c/d", b"$/", b"$/a\0"];
 
+/// Where [`Generator::other`] begins to ask the store behind a gateway.
+const FORWARDED: usize = 40;
+
+/// The distance of a revision that is to come on any server.
+const FAR: i64 = 1 << 50;
+
 /// The name under which scripts lock, and the one under which they campaign.
 const LOCK: &str = "$lock";
 const ELECTION: &str = "$vote";
 
-/// `length` operations of `clients` clients. The same state of `random` gives the same script.
-pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Operation> {
+/// `length` operations of `clients` clients. The same state of `random` gives the same script. Unless `exact`, one of
+/// the servers numbers with gaps: no revision then lies a known distance from another. Of `registrations` the numbers are
+/// not those that Compact knows.
+pub fn generate(
+    mut random: Random,
+    length: usize,
+    clients: usize,
+    exact: bool,
+    registrations: bool,
+) -> Script<Operation> {
     let coordinates = random.chance(1, 4);
     let odd = random.chance(1, 4);
     let faulty = random.chance(1, 3);
     let watched = !odd && random.chance(2, 3);
     let mut generator = Generator {
         random,
-        marks: Vec::new(),
-        next_mark: 1,
+        marks: 0,
         granted: 0,
         watches: 0,
         expiries: 0,
@@ -30,6 +43,8 @@ pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Ope
         faulty,
         watched,
         in_txn: false,
+        exact,
+        registrations,
         script: Script::new("etcd", clients.max(1)),
     };
     for _ in 0..2 {
@@ -46,8 +61,8 @@ pub fn generate(mut random: Random, length: usize, clients: usize) -> Script<Ope
 
 struct Generator {
     random: Random,
-    marks: Vec<u32>,
-    next_mark: u32,
+    /// Operations that have a mark: 1, 2, … up to this.
+    marks: u32,
     granted: i64,
     watches: u32,
     expiries: u32,
@@ -60,6 +75,9 @@ struct Generator {
     watched: bool,
     /// Whether what is drawn goes into a transaction.
     in_txn: bool,
+    /// Whether revisions rise by one everywhere.
+    exact: bool,
+    registrations: bool,
     /// Whether requests are wrong more often, and in more than one way at once.
     faulty: bool,
     script: Script<Operation>,
@@ -98,11 +116,17 @@ impl Generator {
                 self.in_txn = false;
                 self.write("KV/Txn", request);
             }
-            580..605 => self.compact(),
+            580..605 if self.exact || !self.registrations => self.compact(),
+            580..605 => self.grant(),
             605..665 => self.grant(),
             665..695 => {
-                let id = self.lease();
-                self.write("Lease/LeaseRevoke", message(vec![("ID", id)]));
+                let request = message(vec![("ID", self.lease())]);
+                if self.exact {
+                    self.write("Lease/LeaseRevoke", request);
+                } else {
+                    // Its revision is none of those of keys.
+                    self.unary("Lease/LeaseRevoke", request);
+                }
             }
             695..725 => self.keep_alive(),
             725..760 => {
@@ -423,7 +447,11 @@ impl Generator {
     fn create_watch(&mut self) -> Value {
         let mut fields = self.span();
         if self.chance(35) {
-            fields.push(("start_revision", self.revision()));
+            let start = self.revision();
+            // Where revisions have gaps, one from above is taken for another server's.
+            if self.exact || !matches!(start, Value::Revision(_, FAR)) {
+                fields.push(("start_revision", start));
+            }
         }
         if self.chance(10) {
             fields.push(("progress_notify", Value::Bool(true)));
@@ -549,7 +577,8 @@ impl Generator {
 
     fn other(&mut self) {
         let nothing = message(vec![]);
-        match self.random.below(100) {
+        let among = if self.exact { 100 } else { FORWARDED };
+        match self.random.below(among) {
             0..20 => {
                 let linearizable = message(vec![("linearizable", Value::Bool(true))]);
                 let request = if self.chance(50) {
@@ -560,7 +589,8 @@ impl Generator {
                 self.unary("Cluster/MemberList", request);
             }
             20..40 => self.unary("Maintenance/Status", nothing),
-            40..55 => {
+            // From here on what another store answers under numbers of its own, where there is one.
+            FORWARDED..55 => {
                 let mut fields = vec![("name", Value::text("nobody"))];
                 if self.chance(50) {
                     fields.push(("password", Value::text("secret")));
@@ -746,7 +776,13 @@ impl Generator {
         let ends: [&[u8]; 8] = [
             b"$0", b"$/b", b"$/c", b"$/d", b"\0", b"$/a\0", b"$/a", b"$/",
         ];
-        Value::text(self.pick(&ends))
+        let end = self.pick(&ends);
+        // All keys there are would be those of two stores.
+        Value::text(if self.exact || end != b"\0" {
+            end
+        } else {
+            b"$0"
+        })
     }
 
     fn value(&mut self) -> Value {
@@ -774,13 +810,23 @@ impl Generator {
         match self.random.below(100) {
             0..5 => Value::Int(0),
             5..9 => Value::Int(self.pick(&[-1, -7])),
-            at if at < to_come => Value::Revision(0, self.pick(&[0, 1, 1000])),
+            at if at < to_come && self.exact => Value::Revision(0, self.pick(&[0, 1, 1000])),
+            // Far above whatever a server with gaps comes to; the first one alone is at no distance.
+            at if at < to_come => Value::Revision(0, self.pick(&[0, 0, FAR])),
             _ => {
-                let mark = match self.marks.len() {
+                let mark = match self.marks {
                     0 => 0,
-                    count => self.marks[self.random.below(count)],
+                    count => 1 + self.random.below(count as usize) as u32,
                 };
-                Value::Revision(mark, self.pick(&[-1, 0, 0, 0, 1, 2]))
+                let distance = self.pick(&[-1, 0, 0, 0, 1, 2]);
+                Value::Revision(
+                    mark,
+                    if self.exact {
+                        distance
+                    } else {
+                        distance.min(0)
+                    },
+                )
             }
         }
     }
@@ -800,16 +846,14 @@ impl Generator {
     }
 
     fn write(&mut self, method: &str, request: Value) {
-        let mark = self.next_mark;
-        self.next_mark += 1;
         let client = self.client();
         let call = Call::Unary {
             method: method.to_string(),
             extra: None,
             request,
         };
-        self.push(client, mark, call);
-        self.marks.push(mark);
+        self.marks += 1;
+        self.push(client, self.marks, call);
     }
 
     fn push(&mut self, client: usize, mark: u32, call: Call) {

@@ -4,7 +4,8 @@
 //! A script may `set revisions rank` when a server's revisions rise with gaps, and `set revisions keys` when
 //! those of headers tell nothing of those of keys; else they are compared by their
 //! distance from the first, so that each change has to raise them by exactly one.
-//! With `set place registrations` the root is one that a layout of Causeway claims.
+//! With `set place registrations` the root is one that a layout of Causeway claims. With `set wire json` all requests go
+//! through the JSON gateway, as far as it has a path for them.
 
 use anyhow::{Result, bail};
 
@@ -14,6 +15,7 @@ use super::script::Script;
 use super::{Run, Shape, Subject};
 
 mod generate;
+mod http;
 mod known;
 mod names;
 mod operation;
@@ -28,7 +30,7 @@ pub use known::{ALLOWED, KNOWN};
 pub use names::{Names, Revisions};
 pub use operation::{Call, Extra, Operation, StreamKind, StreamName};
 pub use run::REGISTRATIONS;
-pub use value::{Resolve, Value};
+pub use value::Value;
 
 /// etcd v3: gRPC, every service.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,8 +44,12 @@ impl Subject for Etcd {
     }
 
     fn generate(&self, seed: u64, shape: &Shape) -> Script<Operation> {
-        let mut script = generate(Random::new(seed), shape.length, shape.clients);
-        if shape.place != "general" {
+        let revisions = shape.settings.get("revisions").map(String::as_str);
+        let exact = matches!(revisions, None | Some("relative"));
+        let registrations = shape.place != "general";
+        let random = Random::new(seed);
+        let mut script = generate(random, shape.length, shape.clients, exact, registrations);
+        if registrations {
             let place = shape.place.clone();
             script.settings.insert("place".to_string(), place);
         }

@@ -9,6 +9,7 @@
 //! | the run's root in keys and values | `$` |
 //! | raft terms and indexes, sizes, hashes, versions of the server, names and addresses of members, tokens | `some`: only their presence |
 //! | the keys of a lease, the list of leases | sorted: etcd has no order for the one, expiry for the other |
+//! | keys beside one another that differ in a lease id of the server's alone | in the order in which they were made: which id sorts first is chance |
 //! | the time that a lease has left | `left` when it fits what has passed |
 //!
 //! Everything else is compared as it is, and an absent field is not an empty one where protobuf can tell.
@@ -19,8 +20,9 @@ use std::time::Duration;
 
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, ReflectMessage as _, Value as Wire};
 
-use super::value::{Resolve, lease_hex, quote};
+use super::value::{lease_hex, quote};
 use crate::differential::compare::Seen;
+use crate::differential::script::{digest, fnv};
 
 /// How revisions are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,6 +89,39 @@ impl Names {
         }
     }
 
+    /// The revision of the operation with this mark; the first revision when it has none.
+    pub(super) fn revision_of(&self, mark: u32) -> i64 {
+        self.marks
+            .iter()
+            .rev()
+            .find_map(|(other, revision)| (*other == mark).then_some(*revision))
+            .unwrap_or(self.base)
+    }
+
+    /// A lease id of the script's own.
+    pub(super) fn lease(&self, number: i64) -> i64 {
+        if number < 0 {
+            number.saturating_sub(self.lease_base)
+        } else {
+            self.lease_base.saturating_add(number)
+        }
+    }
+
+    /// A lease id that the server chose, or one that does not exist.
+    pub(super) fn chosen(&self, number: u32) -> i64 {
+        let index = usize::try_from(number).unwrap_or_default();
+        // One that was not given out yet is some id that does not exist.
+        self.chosen
+            .get(index.saturating_sub(1))
+            .copied()
+            .unwrap_or_else(|| self.lease(OWN_LEASES - 1 - i64::from(number)))
+    }
+
+    /// The root of the run.
+    pub(super) fn root(&self) -> &[u8] {
+        &self.root
+    }
+
     /// A message as words `field=value`, each field that is there. Those of a message inside another carry the
     /// outer field's name, `kvs.lease=L1`, however deep they lie, so that what differs has a name of its own;
     /// an empty message is `{}`. `elapsed` is how long the script has been running.
@@ -124,7 +159,7 @@ impl Names {
                 }
                 Wire::List(values) if matches!(field.kind(), Kind::Message(_)) => {
                     let first = out.len();
-                    for value in values {
+                    for value in &self.settled(values) {
                         self.inner_words(&path, &field, value, elapsed, out);
                     }
                     if name == "LeaseLeasesResponse" {
@@ -179,7 +214,7 @@ impl Names {
     /// Bytes with root and lease ids by name.
     pub fn bytes(&mut self, bytes: &[u8]) -> String {
         if bytes.len() > 4096 {
-            return format!("<{}-bytes-{:016x}>", bytes.len(), fnv(bytes));
+            return digest(bytes);
         }
         let mut named = replace(bytes, &self.root, b"$");
         // A lock's key ends with the lease's id: one that was not seen before gets its name here.
@@ -192,7 +227,7 @@ impl Names {
             named.extend_from_slice(format!("{{{name}}}").as_bytes());
         }
         if named.len() > SHOWN_BYTES {
-            return format!("<{}-bytes-{:016x}>", named.len(), fnv(&named));
+            return digest(&named);
         }
         quote(&named)
     }
@@ -310,36 +345,34 @@ impl Names {
         let index = index_of(&mut self.chosen, id);
         format!("C{}", index + 1)
     }
-}
 
-impl Resolve for Names {
-    fn revision(&self, mark: u32) -> i64 {
-        self.marks
-            .iter()
-            .rev()
-            .find_map(|(other, revision)| (*other == mark).then_some(*revision))
-            .unwrap_or(self.base)
-    }
-
-    fn lease(&self, number: i64) -> i64 {
-        if number < 0 {
-            number.saturating_sub(self.lease_base)
-        } else {
-            self.lease_base.saturating_add(number)
+    /// A list of messages; in one of keys and values those of a lock or an election whose leases the server chose in the
+    /// order in which they were made.
+    fn settled(&self, values: &[Wire]) -> Vec<Wire> {
+        let place = |value: &Wire| {
+            let Wire::Message(pair) = value else {
+                return None;
+            };
+            let key = pair.get_field_by_name("key")?;
+            let Wire::Bytes(key) = key.as_ref() else {
+                return None;
+            };
+            let slash = key.iter().rposition(|byte| *byte == b'/')?;
+            let lease = key.get(slash + 1..).and_then(lease_of_hex)?;
+            let from_base = lease.saturating_sub(self.lease_base).unsigned_abs();
+            let is_own = from_base < OWN_LEASES.unsigned_abs();
+            (lease > 0xff_ffff && !is_own)
+                .then(|| (key.slice(..slash), int(pair, "create_revision")))
+        };
+        let mut settled = values.to_vec();
+        let is_same = |one: &Wire, other: &Wire| {
+            let (one, other) = (place(one), place(other));
+            one.is_some_and(|(one, _)| other.is_some_and(|(other, _)| one == other))
+        };
+        for keys in settled.chunk_by_mut(is_same) {
+            keys.sort_by_key(|value| place(value).map(|(_, made)| made));
         }
-    }
-
-    fn chosen(&self, number: u32) -> i64 {
-        let index = usize::try_from(number).unwrap_or_default();
-        // One that was not given out yet is some id that does not exist.
-        self.chosen
-            .get(index.saturating_sub(1))
-            .copied()
-            .unwrap_or_else(|| self.lease(OWN_LEASES - 1 - i64::from(number)))
-    }
-
-    fn root(&self) -> &[u8] {
-        &self.root
+        settled
     }
 }
 
@@ -368,6 +401,8 @@ fn hides_values(message: &str, field: &FieldDescriptor) -> bool {
         "StatusResponse" => !matches!(field.name(), "header" | "leader" | "errors" | "isLearner"),
         "Member" => matches!(field.name(), "name" | "peerURLs" | "clientURLs"),
         "AuthenticateResponse" => field.name() == "token",
+        // It counts what happened before the run too.
+        "AuthStatusResponse" => field.name() == "authRevision",
         "HashResponse" | "HashKVResponse" => field.name() == "hash",
         _ => field.name() == "raft_term",
     }
@@ -448,11 +483,4 @@ fn for_each_revision(line: &str, mut visit: impl FnMut(i64)) {
             visit(revision);
         }
     }
-}
-
-/// FNV-1a: the same on every build, which the standard library's hasher does not promise.
-pub(super) fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    })
 }

@@ -7,13 +7,16 @@
 //! w0 close
 //! k0 [{ID=L1} {ID=L9}]
 //! o0 [{name="$vote"}]
+//! w1 open+hasleader
 //! raw KV/Nope ""
+//! http POST /v3/kv/range {"key":"<$/a>","revision":"<@1>"}
 //! sleep 3500
 //! ```
 //!
 //! `#1` marks an operation whose revision others refer to. `w0` is a watch stream, `k0` a keep-alive stream,
 //! `o0` an Observe stream of the client: the first use opens it, all requests of a line go out in one go,
-//! `close` ends the client's side, `drop` cancels the stream.
+//! `close` ends the client's side, `drop` cancels the stream. `open` opens it with metadata. What stands between `<` and `>` in
+//! the body of an HTTP request is filled in: a revision or lease as a number, anything else in base64.
 
 use std::fmt;
 use std::str::FromStr;
@@ -50,6 +53,17 @@ pub enum Call {
         /// The message.
         bytes: Vec<u8>,
     },
+    /// An HTTP request of one's own, which may be wrong in any way.
+    Http {
+        /// `GET`, `POST`, …
+        verb: String,
+        /// Path and query.
+        path: String,
+        /// The body, with what is to be filled in.
+        body: String,
+    },
+    /// Opens a stream with metadata; nothing when it is open.
+    Open(StreamName, Extra),
     /// Requests on a stream.
     Send {
         /// The stream.
@@ -111,9 +125,21 @@ impl Operation {
                     | "Auth/AuthStatus"
                     | "Auth/Authenticate"
             ),
-            Call::Raw { .. } => false,
-            Call::Send { .. } | Call::Close(_) | Call::Drop(_) | Call::Sleep(_) => true,
+            Call::Raw { .. } | Call::Open(..) => false,
+            Call::Http { .. }
+            | Call::Send { .. }
+            | Call::Close(_)
+            | Call::Drop(_)
+            | Call::Sleep(_) => true,
         }
+    }
+}
+
+impl Operation {
+    /// Whether it may leave a user or a role behind.
+    pub fn is_about_users(&self) -> bool {
+        matches!(&self.call, Call::Unary { method, .. }
+            if method == "Auth/UserAdd" || method == "Auth/RoleAdd")
     }
 }
 
@@ -152,7 +178,12 @@ impl Operation {
                     }
                 }
             }
-            Call::Raw { .. } | Call::Close(_) | Call::Drop(_) | Call::Sleep(_) => {}
+            Call::Raw { .. }
+            | Call::Http { .. }
+            | Call::Open(..)
+            | Call::Close(_)
+            | Call::Drop(_)
+            | Call::Sleep(_) => {}
         }
         if self.mark != 0 {
             variants.push(Operation {
@@ -165,6 +196,21 @@ impl Operation {
 }
 
 impl Extra {
+    /// As it stands behind a `+`.
+    fn word(self) -> &'static str {
+        match self {
+            Extra::HasLeader => "hasleader",
+            Extra::Token => "token",
+        }
+    }
+
+    fn named(word: &str) -> Result<Extra> {
+        [Extra::HasLeader, Extra::Token]
+            .into_iter()
+            .find(|extra| extra.word() == word)
+            .with_context(|| format!("unknown metadata {word}"))
+    }
+
     /// The key and value sent.
     pub fn metadata(self) -> (&'static str, &'static str) {
         match self {
@@ -214,14 +260,15 @@ impl fmt::Display for Operation {
                 extra,
                 request,
             } => {
-                let extra = match extra {
-                    None => "",
-                    Some(Extra::HasLeader) => "+hasleader",
-                    Some(Extra::Token) => "+token",
-                };
+                let extra = extra.map_or(String::new(), |extra| format!("+{}", extra.word()));
                 write!(f, "{method}{extra} {request}")
             }
             Call::Raw { method, bytes } => write!(f, "raw {method} {}", quote(bytes)),
+            Call::Http { verb, path, body } => {
+                let space = if body.is_empty() { "" } else { " " };
+                write!(f, "http {verb} {path}{space}{body}")
+            }
+            Call::Open(stream, extra) => write!(f, "{stream} open+{}", extra.word()),
             Call::Send { stream, requests } => {
                 write!(f, "{stream} {}", Value::List(requests.clone()))
             }
@@ -261,12 +308,18 @@ impl FromStr for Operation {
                 method: method.to_string(),
                 bytes,
             }
+        } else if head == "http" {
+            let (verb, rest) = split(tail).context("http takes a verb and a path")?;
+            let (path, body) = split(rest).unwrap_or((rest, ""));
+            Call::Http {
+                verb: verb.to_string(),
+                path: path.to_string(),
+                body: body.to_string(),
+            }
         } else if head.contains('/') {
             let (method, extra) = match head.split_once('+') {
                 None => (head, None),
-                Some((method, "hasleader")) => (method, Some(Extra::HasLeader)),
-                Some((method, "token")) => (method, Some(Extra::Token)),
-                Some((_, other)) => bail!("unknown metadata {other}"),
+                Some((method, extra)) => (method, Some(Extra::named(extra)?)),
             };
             Call::Unary {
                 method: method.to_string(),
@@ -278,6 +331,9 @@ impl FromStr for Operation {
             match tail {
                 "close" => Call::Close(stream),
                 "drop" => Call::Drop(stream),
+                open if open.starts_with("open+") => {
+                    Call::Open(stream, Extra::named(&open["open+".len()..])?)
+                }
                 requests => {
                     let Value::List(requests) = parse(requests)? else {
                         bail!("a stream takes a list of requests");

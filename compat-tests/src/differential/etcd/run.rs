@@ -16,7 +16,11 @@
 //! - **Locks and campaigns** that are not answered within [`SETTLE`] are waiting; while any is, each step with
 //!   effects gives them that time again. Observers get it too.
 //!
-//! The server is the bench's own: at the end every lease on it is revoked and all below the root deleted.
+//! A client that has logged in shows its token from then on, with requests and with streams that it opens. The
+//! runner speaks as the first client, which a script that enables authentication makes `root`.
+//!
+//! The server is the bench's own: at the end every lease on it is revoked, all below the root deleted, and after a
+//! script with users they and their roles are gone.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -28,12 +32,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 use tonic::Code;
 
+use super::http::Http;
 use super::names::{Names, Revisions, int};
 use super::operation::{Call, Operation, StreamKind, StreamName, path};
 use super::value::{Value, fill_in};
 use crate::differential::compare::Seen;
 use crate::differential::script::Script;
-use crate::raw::etcd::{Client, Failure, Stream, method};
+use crate::raw::etcd::{Client, Failure, Metadata, Stream, method};
 
 /// The key of the barrier; it sorts after all keys that scripts use.
 const SENTINEL: &str = "$~";
@@ -42,8 +47,11 @@ const SENTINEL: &str = "$~";
 /// beforehand. The barrier lies there too, since between two classes of keys there is no order to rely on.
 pub const REGISTRATIONS: [&str; 2] = ["compat-differential", "compat-barrier"];
 
-/// The id of the hidden watcher, far from those that scripts choose and servers count up from 0.
+/// The id of the hidden watcher, far from those that scripts choose and servers count up from 0. Echoes have those above it.
 const HIDDEN: i64 = 42_424_242;
+
+/// The ids of hidden watchers from the past lie above this.
+const FED: i64 = 2 * HIDDEN;
 
 /// Any reply that is not meant to wait comes within this time.
 const REPLY: Duration = Duration::from_secs(10);
@@ -71,7 +79,17 @@ pub(super) async fn run(
         }
         other => bail!("set place general or registrations, not {other}"),
     };
-    let mut run = Run::start(address, names, sentinel, script.clients).await?;
+    let is_json = match script.settings.get("wire").map(String::as_str) {
+        None | Some("grpc") => false,
+        Some("json") => true,
+        Some(other) => bail!("set wire grpc or json, not {other}"),
+    };
+    let mut run = Run::start(address, names, sentinel, script.clients, is_json).await?;
+    run.has_users = script
+        .steps
+        .iter()
+        .flat_map(|step| &step.ops)
+        .any(|(_, op)| op.is_about_users());
     for (index, step) in script.steps.iter().enumerate() {
         // What one client sends together is concurrent on HTTP/2 and has no order; it is done in turn.
         for (client, operation) in &step.ops {
@@ -91,7 +109,14 @@ pub(super) async fn run(
 }
 
 struct Run {
+    /// The runner's own.
+    own: Client,
     clients: Vec<Client>,
+    /// Of the last login of each client.
+    tokens: BTreeMap<usize, String>,
+    /// Whether the script makes users or roles.
+    has_users: bool,
+    http: Http,
     names: Names,
     started: Instant,
     streams: BTreeMap<(usize, StreamName), Open>,
@@ -109,6 +134,7 @@ struct Open {
     /// Whether the hidden watcher was asked for.
     hidden: bool,
     echo: i64,
+    fed: i64,
     /// Watch responses that were read before the barrier.
     early: Vec<DynamicMessage>,
     ending: Option<String>,
@@ -122,13 +148,27 @@ struct Waiting {
 }
 
 impl Run {
-    async fn start(address: &str, names: Names, sentinel: String, count: usize) -> Result<Run> {
+    async fn start(
+        address: &str,
+        names: Names,
+        sentinel: String,
+        count: usize,
+        is_json: bool,
+    ) -> Result<Run> {
         let mut clients = Vec::new();
         for _ in 0..count.max(1) {
-            clients.push(Client::connect(address).await?);
+            clients.push(if is_json {
+                Client::json(address)?
+            } else {
+                Client::connect(address).await?
+            });
         }
         let mut run = Run {
+            own: Client::connect(address).await?,
             clients,
+            tokens: BTreeMap::new(),
+            has_users: false,
+            http: Http::new(address)?,
             names,
             started: Instant::now(),
             streams: BTreeMap::new(),
@@ -152,17 +192,29 @@ impl Run {
                 let path = path(name);
                 let descriptor = method(&path).with_context(|| format!("no method {path}"))?;
                 let message = request.encode(&descriptor.input(), &self.names)?;
-                let metadata = extra.map(|extra| [extra.metadata()]);
+                let extra = extra.map(|extra| extra.metadata());
+                let token = self.tokens.get(&client).cloned();
                 let connection = self.client(client)?;
                 let mut task = tokio::spawn(async move {
-                    let metadata: &[(&str, &str)] = metadata.as_ref().map_or(&[], |pair| pair);
-                    connection.unary(&path, metadata, message.into()).await
+                    let token = token.as_deref().map(|token| ("token", token));
+                    let metadata: Vec<(&str, &str)> = extra.or(token).into_iter().collect();
+                    connection.unary(&path, &metadata, message.into()).await
                 });
                 let may_wait = matches!(name.as_str(), "Lock/Lock" | "Election/Campaign");
                 let limit = if may_wait { SETTLE } else { REPLY };
                 match timeout(limit, &mut task).await {
                     Ok(reply) => {
-                        let text = self.reply(name, operation.mark, reply?);
+                        let reply = reply?;
+                        if let (Ok(message), "Auth/Authenticate") = (&reply, name.as_str()) {
+                            let login =
+                                DynamicMessage::decode(descriptor.output(), message.clone())?;
+                            if let Some(Wire::String(token)) =
+                                login.get_field_by_name("token").as_deref()
+                            {
+                                self.tokens.insert(client, token.clone());
+                            }
+                        }
+                        let text = self.reply(name, operation.mark, reply);
                         self.tell(client, operation, text);
                     }
                     Err(_) if may_wait => {
@@ -186,14 +238,25 @@ impl Run {
             } => {
                 let bytes = fill_in(bytes, &self.names)?;
                 let path = path(name);
-                let call = self.client(client)?;
-                let call = call.unary(&path, &[], bytes.into());
+                // What it says is said in protobuf, whatever the others speak.
+                let call = self.own.clone();
+                let token = self.tokens.get(&client).cloned();
+                let metadata = token
+                    .iter()
+                    .map(|token| ("token", token.as_str()))
+                    .collect::<Vec<_>>();
+                let call = call.unary(&path, &metadata, bytes.into());
                 let text = match timeout(REPLY, call).await {
                     Ok(reply) => self.reply(name, operation.mark, reply),
                     Err(_) => "no reply".to_string(),
                 };
                 self.tell(client, operation, text);
             }
+            Call::Http { verb, path, body } => {
+                let text = self.http.ask(verb, path, body, &self.names).await?;
+                self.tell(client, operation, text);
+            }
+            Call::Open(stream, extra) => self.open(client, *stream, &[extra.metadata()])?,
             Call::Send { stream, requests } => self.send(client, *stream, requests).await?,
             Call::Close(stream) => self.close(client, *stream).await,
             Call::Drop(stream) => {
@@ -210,13 +273,13 @@ impl Run {
         Ok(())
     }
 
-    async fn send(&mut self, client: usize, name: StreamName, requests: &[Value]) -> Result<()> {
-        let input = method(name.kind.path())
-            .context("streams are etcd's")?
-            .input();
+    fn open(&mut self, client: usize, name: StreamName, metadata: Metadata<'_>) -> Result<()> {
         let key = (client, name);
         if self.streams.get(&key).is_none_or(|open| open.over) {
-            let opened = self.client(client)?.stream(name.kind.path(), &[]);
+            let token = self.tokens.get(&client);
+            let token = token.map(|token| ("token", token.as_str()));
+            let metadata: Vec<_> = metadata.iter().copied().chain(token).collect();
+            let opened = self.client(client)?.stream(name.kind.path(), &metadata);
             let stream = opened.map_err(|failure| anyhow!("{failure:?}"))?;
             let open = Open {
                 stream,
@@ -224,11 +287,21 @@ impl Run {
                 over: false,
                 hidden: false,
                 echo: 0,
+                fed: 0,
                 early: Vec::new(),
                 ending: None,
             };
             self.streams.insert(key, open);
         }
+        Ok(())
+    }
+
+    async fn send(&mut self, client: usize, name: StreamName, requests: &[Value]) -> Result<()> {
+        let input = method(name.kind.path())
+            .context("streams are etcd's")?
+            .input();
+        let key = (client, name);
+        self.open(client, name, &[])?;
         let mut encoded = Vec::new();
         for request in requests {
             encoded.push(request.encode(&input, &self.names)?);
@@ -236,6 +309,18 @@ impl Run {
         if name.kind == StreamKind::Watch {
             self.hide_between(key, requests, &mut encoded, &input)?;
         }
+        let from_the_past = requests.iter().any(|request| {
+            request
+                .field("create_request")
+                .is_some_and(|create| create.field("start_revision").is_some())
+        });
+        // All that a stream of JSON is asked goes out together.
+        let in_one = self.client(client)?.is_json() || name.kind == StreamKind::Observe;
+        let feed = if in_one && from_the_past {
+            Some(self.feed(key, &mut encoded, &input)?)
+        } else {
+            None
+        };
         let open = self.streams.get_mut(&key).context("just opened")?;
         if open.closed {
             self.tell(client, name, "closed");
@@ -244,6 +329,10 @@ impl Run {
         for message in encoded {
             open.stream.send(message.into());
         }
+        if in_one {
+            open.stream.half_close();
+            open.closed = true;
+        }
         match name.kind {
             StreamKind::KeepAlive => {
                 for _ in requests {
@@ -251,22 +340,16 @@ impl Run {
                         break;
                     }
                 }
-            }
-            StreamKind::Observe => {
-                if let Some(open) = self.streams.get_mut(&key) {
-                    open.stream.half_close();
-                    open.closed = true;
+                // The end shows that nothing else comes; the next request begins anew.
+                if in_one {
+                    while self.next_line(key, REPLY).await {}
                 }
             }
+            StreamKind::Observe => {}
             StreamKind::Watch => {
                 self.until_answered(key).await?;
-                let from_the_past = requests.iter().any(|request| {
-                    request
-                        .field("create_request")
-                        .is_some_and(|create| create.field("start_revision").is_some())
-                });
                 if from_the_past {
-                    self.caught_up(key, &input).await?;
+                    self.caught_up(key, feed, &input).await?;
                 }
             }
         }
@@ -332,34 +415,60 @@ impl Run {
         }
     }
 
-    /// Waits until watchers from the past have what is theirs; a stream that ends or is silent shows at the
-    /// barrier.
-    async fn caught_up(
+    /// Adds a hidden watcher from the past behind everything; gives its id.
+    fn feed(
         &mut self,
         key: (usize, StreamName),
+        encoded: &mut Vec<Vec<u8>>,
         input: &MessageDescriptor,
-    ) -> Result<()> {
-        let output = method(StreamKind::Watch.path())
-            .context("streams are etcd's")?
-            .output();
+    ) -> Result<i64> {
         let open = self.streams.get_mut(&key).context("just opened")?;
-        open.echo += 1;
-        let id = HIDDEN + open.echo;
+        open.fed += 1;
+        let id = FED + open.fed;
         // The first sentinel has that revision.
         let create = Value::message([
             ("key", Value::text(self.sentinel.as_str())),
             ("watch_id", Value::Int(id)),
             ("start_revision", Value::Int(self.names.base)),
         ]);
-        let create = Value::message([("create_request", create)]).encode(input, &self.names)?;
-        open.stream.send(create.into());
+        let create = Value::message([("create_request", create)]);
+        encoded.push(create.encode(input, &self.names)?);
+        Ok(id)
+    }
+
+    /// Waits until watchers from the past have what is theirs, which a hidden one shows that was asked for behind
+    /// them; a stream that ends or is silent shows at the barrier.
+    async fn caught_up(
+        &mut self,
+        key: (usize, StreamName),
+        asked: Option<i64>,
+        input: &MessageDescriptor,
+    ) -> Result<()> {
+        let output = method(StreamKind::Watch.path())
+            .context("streams are etcd's")?
+            .output();
+        let mut behind = Vec::new();
+        let id = match asked {
+            Some(id) => id,
+            None => self.feed(key, &mut behind, input)?,
+        };
+        let open = self.streams.get_mut(&key).context("just opened")?;
+        for create in behind {
+            open.stream.send(create.into());
+        }
+        let is_fed = |message: &DynamicMessage| {
+            let fed = !events(message).is_empty() || flag(message, "canceled");
+            fed && int(message, "watch_id") == id
+        };
+        if open.early.iter().any(is_fed) {
+            return Ok(());
+        }
         let deadline = tokio::time::Instant::now() + REPLY;
         while open.ending.is_none() {
             match timeout_at(deadline, open.stream.next()).await {
                 Ok(Some(Ok(message))) => {
                     let message = DynamicMessage::decode(output.clone(), message)?;
-                    let fed = !events(&message).is_empty() || flag(&message, "canceled");
-                    let fed = fed && int(&message, "watch_id") == id;
+                    let fed = is_fed(&message);
                     open.early.push(message);
                     if fed {
                         break;
@@ -517,13 +626,44 @@ impl Run {
         let path = path(name);
         let descriptor = method(&path).with_context(|| format!("no method {path}"))?;
         let message = request.encode(&descriptor.input(), &self.names)?;
-        let client = self.client(0)?;
-        let call = client.unary(&path, &[], message.into());
-        let reply = timeout(REPLY, call)
-            .await
-            .with_context(|| format!("{name} is not answered"))?
-            .map_err(|failure| anyhow!("{name}: {failure:?}"))?;
+        let token = self.tokens.get(&0);
+        let metadata: Vec<_> = token
+            .map(|token| ("token", token.as_str()))
+            .into_iter()
+            .collect();
+        let message = Bytes::from(message);
+        let ask = async |metadata: &[(&str, &str)]| {
+            let call = self.own.unary(&path, metadata, message.clone());
+            timeout(REPLY, call)
+                .await
+                .with_context(|| format!("{name} is not answered"))
+        };
+        let mut reply = ask(&metadata).await?;
+        // etcd 3.4 refuses a void token while authentication is off, too.
+        if matches!(&reply, Err(failure) if failure.code == Code::Unauthenticated) {
+            reply = ask(&[]).await?;
+        }
+        let reply = reply.map_err(|failure| anyhow!("{name}: {failure:?}"))?;
         Ok(DynamicMessage::decode(descriptor.output(), reply)?)
+    }
+
+    async fn end_users(&mut self) -> Result<()> {
+        self.own("Auth/AuthDisable", &Value::message([])).await?;
+        for (list, field, delete, name) in [
+            ("Auth/UserList", "users", "Auth/UserDelete", "name"),
+            ("Auth/RoleList", "roles", "Auth/RoleDelete", "role"),
+        ] {
+            let all = self.own(list, &Value::message([])).await?;
+            let Some(Wire::List(all)) = all.get_field_by_name(field).as_deref().cloned() else {
+                continue;
+            };
+            for one in &all {
+                let Wire::String(one) = one else { continue };
+                let request = Value::message([(name, Value::text(one.as_str()))]);
+                self.own(delete, &request).await?;
+            }
+        }
+        Ok(())
     }
 
     fn tell(&mut self, client: usize, request: impl ToString, text: impl Into<String>) {
@@ -576,6 +716,9 @@ impl Run {
     /// Leaves nothing behind that the next run could see. Leases go first: a lock that waits then ends by
     /// itself, whereas a cancelled one would delete its key some time later.
     async fn end(mut self) -> Result<()> {
+        if self.has_users {
+            self.end_users().await?;
+        }
         let leases = self.own("Lease/LeaseLeases", &Value::message([])).await?;
         if let Some(Wire::List(leases)) = leases.get_field_by_name("leases").as_deref() {
             for lease in leases {

@@ -44,6 +44,18 @@ fn simpler_operations_come_to_an_end() {
 }
 
 #[test]
+fn what_no_seed_draws_prints_and_parses_back() {
+    for line in [
+        "w0 open+hasleader",
+        "http GET /version",
+        "http POST /v3/kv/range {\"key\": \"<$/a>\"} x",
+    ] {
+        let operation: Operation = line.parse().unwrap();
+        assert_eq!(operation.to_string(), line);
+    }
+}
+
+#[test]
 fn what_is_not_an_operation_is_refused() {
     for line in [
         "",
@@ -56,6 +68,8 @@ fn what_is_not_an_operation_is_refused() {
         "w0",
         "sleep long",
         "raw KV/Put 5",
+        "w0 open+nothing",
+        "http GET",
         "KV/Txn {success=[{}*99999]}",
     ] {
         assert!(line.parse::<Operation>().is_err(), "{line}");
@@ -102,6 +116,19 @@ fn replies_are_shown_by_what_relates_them() {
             "prev_kv={key=\"$/a\" create_revision=@0-1 mod_revision=@0+5 version=2 value=\"x y\" lease=L2}",
             "prev_kv.key=\"$/a\" prev_kv.create_revision=r-1 prev_kv.mod_revision=r+5 prev_kv.version=2 \
              prev_kv.value=\"x\\x20y\" prev_kv.lease=L2",
+        ),
+        // Which of two ids that the server chose sorts first is chance, for locks of one name alone.
+        (
+            "RangeResponse",
+            "kvs=[{key=\"$/l/7fffffff1\" create_revision=@0+2} {key=\"$/l/7fffffff2\" create_revision=@0+1} \
+             {key=\"$/m/7fffffff2\" create_revision=@0}]",
+            "kvs.key=\"$/l/{C1}\" kvs.create_revision=r+1 kvs.key=\"$/l/{C2}\" kvs.create_revision=r+2 \
+             kvs.key=\"$/m/{C1}\" kvs.create_revision=r+0",
+        ),
+        (
+            "RangeResponse",
+            "kvs=[{key=\"$/l/b\" create_revision=@0+2} {key=\"$/l/c\" create_revision=@0+1}]",
+            "kvs.key=\"$/l/b\" kvs.create_revision=r+2 kvs.key=\"$/l/c\" kvs.create_revision=r+1",
         ),
         // However deep, a field is named by the message it is in.
         (

@@ -13,6 +13,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DynamicMessage, Kind, MessageDescriptor};
 
+use super::names::Names;
+
 /// Deeper values are refused when parsed; etcd's messages nest by transactions alone.
 const DEPTH: usize = 64;
 
@@ -43,18 +45,6 @@ pub enum Value {
     Message(Vec<(String, Value)>),
     /// A repeated field.
     List(Vec<Value>),
-}
-
-/// What names in a script stand for in one run.
-pub trait Resolve {
-    /// The revision of the operation with this mark; the first revision when it has none.
-    fn revision(&self, mark: u32) -> i64;
-    /// A lease id of the script's own.
-    fn lease(&self, number: i64) -> i64;
-    /// A lease id that the server chose, or one that does not exist.
-    fn chosen(&self, number: u32) -> i64;
-    /// The root of the run.
-    fn root(&self) -> &[u8];
 }
 
 impl Value {
@@ -144,11 +134,11 @@ impl Value {
     }
 
     /// The protobuf encoding of this message.
-    pub fn encode(&self, descriptor: &MessageDescriptor, names: &dyn Resolve) -> Result<Vec<u8>> {
+    pub fn encode(&self, descriptor: &MessageDescriptor, names: &Names) -> Result<Vec<u8>> {
         Ok(self.build(descriptor, names)?.encode_to_vec())
     }
 
-    fn build(&self, descriptor: &MessageDescriptor, names: &dyn Resolve) -> Result<DynamicMessage> {
+    fn build(&self, descriptor: &MessageDescriptor, names: &Names) -> Result<DynamicMessage> {
         let Value::Message(fields) = self else {
             bail!("{} takes a message, not {self}", descriptor.name());
         };
@@ -174,7 +164,7 @@ impl Value {
         Ok(message)
     }
 
-    fn scalar(&self, kind: &Kind, names: &dyn Resolve) -> Result<prost_reflect::Value> {
+    fn scalar(&self, kind: &Kind, names: &Names) -> Result<prost_reflect::Value> {
         use prost_reflect::Value as Wire;
         Ok(match (kind, self) {
             (Kind::Message(descriptor), value) => Wire::Message(value.build(descriptor, names)?),
@@ -196,10 +186,10 @@ impl Value {
         })
     }
 
-    fn number(&self, names: &dyn Resolve) -> Result<i64> {
+    pub(super) fn number(&self, names: &Names) -> Result<i64> {
         Ok(match self {
             Value::Int(number) => *number,
-            Value::Revision(mark, distance) => names.revision(*mark).saturating_add(*distance),
+            Value::Revision(mark, distance) => names.revision_of(*mark).saturating_add(*distance),
             Value::Lease(number) => names.lease(*number),
             Value::Chosen(number) => names.chosen(*number),
             other => bail!("{other} is not a number"),
@@ -217,7 +207,7 @@ pub(super) fn lease_hex(id: i64) -> String {
 }
 
 /// Bytes of a script as they go onto the wire.
-pub(super) fn fill_in(bytes: &[u8], names: &dyn Resolve) -> Result<Vec<u8>> {
+pub(super) fn fill_in(bytes: &[u8], names: &Names) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
     if let Some(below) = rest.strip_prefix(b"$") {

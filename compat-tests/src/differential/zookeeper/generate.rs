@@ -1,10 +1,14 @@
 //! Draws scripts: few paths, so that clients meet on them; every operation, and every bad one now and then.
 //!
 //! The generator knows of each client only whether it is connected, as far as that can be known beforehand.
-//! What it leaves out, since no two runs of one server agree on it: removal of containers by the server's own
-//! round (nothing under a container is ever deleted), TTLs that end within a run, several requests behind an
-//! auth (its reply may overtake), createSession from a client (answered with a connect response in the middle
-//! of replies), and writes by several clients at once whose outcome depends on the order.
+//! What it leaves out, since no two runs of one server agree on it: containers and TTL nodes that the server's own
+//! round collects while something else goes on (there is a step for each that waits for it), several requests
+//! behind an auth (its reply may overtake), createSession from a client (answered with a connect response in the
+//! middle of replies), and writes by several clients at once whose outcome depends on the order. Among
+//! registrations nothing of the other class is sent in one go with them: a request that goes to the legacy store
+//! is answered later, and an event of a registration need not wait for it.
+
+use std::collections::VecDeque;
 
 use crate::differential::{Random, Script, Shape, Step};
 use crate::raw::zookeeper::{Acl, Request, op, open_acl};
@@ -21,6 +25,7 @@ pub(super) fn generate(seed: u64, shape: &Shape) -> Script<Op> {
     script
         .settings
         .insert("place".to_string(), shape.place.clone());
+    let setting = |key: &str| shape.settings.get(key).map_or("", String::as_str);
     let registrations = shape.place == "registrations";
     let mut generator = Generator {
         // Not every script has every path: fewer make more collisions.
@@ -28,11 +33,26 @@ pub(super) fn generate(seed: u64, shape: &Shape) -> Script<Op> {
         random,
         connected: vec![true; clients],
         registrations,
+        one_writer: setting("zxids") == "stats",
+        watches: match (setting("release"), seed % 2) {
+            ("3.8", 0) => Watches::OneShot,
+            ("3.8", _) => Watches::Kept,
+            _ => Watches::All,
+        },
+        // They take seconds.
         expiries: usize::from(seed % 16 == 3),
+        collections: usize::from(seed % 16 == 9),
+        planned: VecDeque::new(),
     };
     let mut count = 0;
     while count < shape.length {
-        let step = generator.step();
+        let mut step = generator.step();
+        if generator.watches != Watches::All {
+            step.ops.retain_mut(|(_, op)| generator.agreed(op));
+            if step.ops.is_empty() {
+                continue;
+            }
+        }
         count += step.ops.len();
         script.steps.push(step);
     }
@@ -57,17 +77,37 @@ fn paths(random: &mut Random, registrations: bool) -> Vec<String> {
 /// Containers, whose children are never deleted again.
 const BOXES: &[&str] = &["/box1", "/box2"];
 
+#[derive(Clone, Copy, PartialEq)]
+enum Watches {
+    All,
+    OneShot,
+    /// Those of addWatch, of one mode on each path.
+    Kept,
+}
+
 struct Generator {
     random: Random,
     paths: Vec<String>,
     connected: Vec<bool>,
     registrations: bool,
-    /// Sessions that may still expire in this script: each takes seconds.
+    /// Of several clients at once only one may write something of its own: which zxid came first is not known where
+    /// headers do not tell it.
+    one_writer: bool,
+    /// Which watches are drawn, where a server cannot keep those of several kinds apart.
+    watches: Watches,
+    /// Sessions that may still expire in this script.
     expiries: usize,
+    /// Times that containers and TTL nodes may still be collected.
+    collections: usize,
+    /// What is done next, come what may.
+    planned: VecDeque<Step<Op>>,
 }
 
 impl Generator {
     fn step(&mut self) -> Step<Op> {
+        if let Some(step) = self.planned.pop_front() {
+            return step;
+        }
         let client = self.random.below(self.connected.len());
         if !self.connected[client] {
             return self.come_back(client);
@@ -75,17 +115,57 @@ impl Generator {
         if self.expiries > 0 && self.random.chance(1, 25) {
             self.expiries -= 1;
             self.connected[client] = false;
-            return Step::one(client, Op::Expire);
+            return Step::one(client, self.random.pick(&[Op::Expire, Op::Hang]).clone());
         }
-        match self.random.weighted(&[68, 14, 6, 4, 4, 2, 2]) {
+        if self.collections > 0 && self.random.chance(1, 25) {
+            self.collections -= 1;
+            return self.collect(client);
+        }
+        match self.random.weighted(&[64, 14, 7, 4, 4, 2, 2, 3, 2]) {
             0 => Step::one(client, self.plain(client)),
             1 => self.pipeline(client),
             2 => self.round(),
             3 => self.link(client),
             4 => Step::one(client, self.auth()),
             5 => Step::one(client, self.odd(client)),
-            _ => self.queue(client),
+            6 => self.queue(client),
+            7 => self.watches_of_all_kinds(client),
+            _ if self.registrations => self.pipeline(client),
+            _ => self.quota(client),
         }
+    }
+
+    /// Takes out of an operation what servers of several releases do differently; whether anything is left.
+    fn agreed(&self, op: &mut Op) -> bool {
+        let everybody_reads = |acl: &mut Option<Vec<Acl>>| {
+            let reads = |a: &Acl| a.scheme == "world" && a.id == "anyone" && a.perms & 1 != 0;
+            if acl.as_ref().is_some_and(|acl| !acl.iter().any(reads)) {
+                *acl = Some(open_acl());
+            }
+        };
+        let Op::Ask(request) = op else {
+            return true;
+        };
+        match request {
+            Request::Create { acl, .. } | Request::SetAcl { acl, .. } => everybody_reads(acl),
+            Request::Multi { parts, .. } => {
+                for part in parts {
+                    if let Request::Create { acl, .. } | Request::SetAcl { acl, .. } = part {
+                        everybody_reads(acl);
+                    }
+                }
+            }
+            Request::Read { watch, .. } => *watch &= self.watches == Watches::OneShot,
+            Request::AddWatch { path, mode } => {
+                *mode = i32::from(path.len() % 2 == 0);
+                return self.watches == Watches::Kept;
+            }
+            Request::SetWatches { persistent, .. } => {
+                return self.watches == Watches::OneShot && persistent.is_none();
+            }
+            _ => {}
+        }
+        true
     }
 
     fn come_back(&mut self, client: usize) -> Step<Op> {
@@ -123,7 +203,169 @@ impl Generator {
                 zxid: SeenZxid::Future,
             },
         };
+        if self.connected[client] && self.random.chance(1, 2) {
+            // As client libraries do.
+            let watches = Op::Ask(self.set_watches());
+            self.planned.push_back(Step::one(client, watches));
+        }
         Step::one(client, op)
+    }
+
+    /// Several watches of one client on one node, of all kinds.
+    fn watches_of_all_kinds(&mut self, client: usize) -> Step<Op> {
+        let path = self.path_or_root();
+        let count = 2 + self.random.below(4);
+        let mut ops = Vec::new();
+        for _ in 0..count {
+            let read = |op| Request::Read {
+                op,
+                path: path.clone(),
+                watch: true,
+            };
+            let request = match self.random.below(8) {
+                0 => read(op::EXISTS),
+                1 => read(op::GET_DATA),
+                2 => read(op::GET_CHILDREN),
+                3 => read(op::GET_CHILDREN2),
+                4 => Request::Watches {
+                    op: *self.random.pick(&[op::REMOVE_WATCHES, op::CHECK_WATCHES]),
+                    path: path.clone(),
+                    kind: *self.random.pick(&[1, 2, 3, 4, 5]),
+                },
+                mode => Request::AddWatch {
+                    path: path.clone(),
+                    mode: i32::from(mode > 5),
+                },
+            };
+            ops.push((client, Op::Ask(request)));
+        }
+        Step { ops }
+    }
+
+    /// A container that loses its last child and a node whose time is up, and the server's round that collects them.
+    fn collect(&mut self, client: usize) -> Step<Op> {
+        let (container, child) = ("/gone".to_string(), "/gone/k".to_string());
+        for other in 0..self.connected.len() {
+            if self.connected[other] && self.random.chance(1, 2) {
+                let read = |op, path: &str| Request::Read {
+                    op,
+                    path: path.to_string(),
+                    watch: true,
+                };
+                let watch = match self.random.below(4) {
+                    0 => read(op::GET_CHILDREN, "/"),
+                    1 => read(op::EXISTS, "/gone"),
+                    2 => read(op::EXISTS, "/brief"),
+                    _ => Request::AddWatch {
+                        path: "/".to_string(),
+                        mode: self.random.below(2) as i32,
+                    },
+                };
+                self.planned.push_back(Step::one(other, Op::Ask(watch)));
+            }
+        }
+        let short = |path: &str| Request::Create {
+            op: op::CREATE_TTL,
+            path: path.to_string(),
+            data: None,
+            acl: Some(open_acl()),
+            flags: 5,
+            ttl: Some(300),
+        };
+        let requests = [
+            Request::Create {
+                op: op::CREATE_CONTAINER,
+                path: container,
+                data: self.data(),
+                acl: Some(open_acl()),
+                flags: 4,
+                ttl: None,
+            },
+            create(op::CREATE, &child, None, open_acl(), 0),
+            short("/kept"),
+            create(op::CREATE, "/kept/k", None, open_acl(), 0),
+        ];
+        // One of them: nobody promised which goes first.
+        let last = if self.random.chance(1, 2) {
+            Request::Delete {
+                path: child,
+                version: -1,
+            }
+        } else {
+            short("/brief")
+        };
+        let mut ops = requests.map(|r| (client, Op::Ask(r))).to_vec();
+        ops.push((client, Op::Ask(last)));
+        ops.push((client, Op::Wait(2500)));
+        self.planned.push_back(Step { ops });
+        let look = ["/gone", "/brief", "/kept", "/"].map(|path| Request::Read {
+            op: op::GET_CHILDREN2,
+            path: path.to_string(),
+            watch: false,
+        });
+        self.planned.push_back(Step {
+            ops: look.map(|r| (client, Op::Ask(r))).to_vec(),
+        });
+        Step::one(client, Op::Ask(self.read()))
+    }
+
+    /// Something about the quota of a node: its limits, what the server counts, a change below it.
+    fn quota(&mut self, client: usize) -> Step<Op> {
+        let path = self.path();
+        let node = |name: &str| format!("~{path}{name}");
+        let limits = b"count=3,bytes=100".to_vec();
+        let request = match self.random.below(8) {
+            0 | 1 => {
+                // As `setquota` of ZooKeeper's shell does: parents, limits, counts.
+                let mut ops = vec![(
+                    client,
+                    Op::Ask(create(op::CREATE, "~", None, open_acl(), 0)),
+                )];
+                let mut at = String::from("~");
+                for segment in path.split('/').skip(1) {
+                    at = format!("{at}/{segment}");
+                    ops.push((
+                        client,
+                        Op::Ask(create(op::CREATE, &at, None, open_acl(), 0)),
+                    ));
+                }
+                let mut names = [
+                    ("/zookeeper_limits", limits),
+                    ("/zookeeper_stats", b"count=0,bytes=0".to_vec()),
+                ];
+                if self.random.chance(1, 3) {
+                    names.reverse();
+                }
+                for (name, data) in names {
+                    let request = create(op::CREATE, &node(name), Some(data), open_acl(), 0);
+                    ops.push((client, Op::Ask(request)));
+                }
+                return Step { ops };
+            }
+            2 => {
+                let name = *self.random.pick(&["/zookeeper_limits", "/zookeeper_stats"]);
+                Request::Delete {
+                    path: node(name),
+                    version: -1,
+                }
+            }
+            3 => Request::SetData {
+                path: node("/zookeeper_limits"),
+                data: Some(limits),
+                version: -1,
+            },
+            4 => Request::Read {
+                op: op::GET_CHILDREN2,
+                path: node(""),
+                watch: self.random.chance(1, 2),
+            },
+            _ => Request::Read {
+                op: op::GET_DATA,
+                path: node("/zookeeper_stats"),
+                watch: self.random.chance(1, 3),
+            },
+        };
+        Step::one(client, Op::Ask(request))
     }
 
     fn pipeline(&mut self, client: usize) -> Step<Op> {
@@ -131,7 +373,8 @@ impl Generator {
         let mut ops = Vec::new();
         for _ in 0..count {
             let op = self.plain(client);
-            if !op.stands_alone() {
+            let elsewhere = self.registrations && self.goes_elsewhere(&op);
+            if !op.stands_alone() && !elsewhere {
                 ops.push((client, op));
             }
         }
@@ -139,6 +382,12 @@ impl Generator {
             ops.push((client, Op::Ask(self.read())));
         }
         Step { ops }
+    }
+
+    /// Whether a gateway asks its legacy store, where the other requests of the script are about registrations.
+    fn goes_elsewhere(&self, op: &Op) -> bool {
+        let text = op.to_string();
+        text.starts_with("getEphemerals") || text.contains(" =")
     }
 
     /// A queue that loses its newest entry and gets another one: numbers are not given out twice. The delete
@@ -170,7 +419,22 @@ impl Generator {
         let mut ops = Vec::new();
         if self.random.chance(1, 2) {
             let path = self.path();
-            let request = match self.random.below(6) {
+            let request = match self.random.below(8) {
+                6 => Request::AddWatch {
+                    path,
+                    mode: self.random.below(2) as i32,
+                },
+                7 => Request::Multi {
+                    op: op::MULTI,
+                    parts: vec![
+                        create(op::CREATE, &path, None, open_acl(), 0),
+                        Request::SetData {
+                            path: path.clone(),
+                            data: self.data(),
+                            version: 0,
+                        },
+                    ],
+                },
                 // Several watchers of one node: none may be passed over by what comes next.
                 4 | 5 => Request::Read {
                     op: *self.random.pick(&[
@@ -197,10 +461,32 @@ impl Generator {
                     .map(|client| (*client, Op::Ask(request.clone()))),
             );
         } else {
+            let writer = *self.random.pick(&clients);
             for client in &clients {
                 let path = format!("/own{client}");
-                for _ in 0..1 + self.random.below(3) {
-                    let request = match self.random.below(6) {
+                let reads = self.one_writer && *client != writer;
+                for _ in 0..1 + self.random.below(5) {
+                    let request = match self.random.below(10) {
+                        _ if reads => Request::Read {
+                            op: *self
+                                .random
+                                .pick(&[op::GET_CHILDREN2, op::EXISTS, op::GET_DATA]),
+                            path: path.clone(),
+                            watch: self.random.chance(1, 2),
+                        },
+                        6 => Request::Multi {
+                            op: op::MULTI,
+                            parts: vec![
+                                create(op::CREATE, &path, None, open_acl(), 0),
+                                create(op::CREATE2, &format!("{path}/s-"), None, open_acl(), 3),
+                            ],
+                        },
+                        7 => create(op::CREATE2, &format!("{path}/s-"), None, open_acl(), 2),
+                        8 => Request::Path {
+                            op: *self.random.pick(&[op::SYNC, op::GET_ALL_CHILDREN_NUMBER]),
+                            path: path.clone(),
+                        },
+                        9 => Request::Empty { op: op::PING },
                         0 | 1 => create(
                             op::CREATE,
                             &path,
@@ -244,6 +530,11 @@ impl Generator {
                 self.connected[client] = false;
                 Op::Close
             }
+            // A stranger who does not know the password: the session's own connection goes on.
+            _ if self.random.chance(1, 3) => Op::Reattach {
+                right: false,
+                zxid: SeenZxid::True,
+            },
             _ => Op::Connect {
                 timeout: 30_000,
                 read_only: Some(false),
@@ -263,7 +554,17 @@ impl Generator {
 
     /// What no well-behaved client sends. Most of it ends the connection.
     fn odd(&mut self, client: usize) -> Op {
-        let request = match self.random.below(11) {
+        let request = match self.random.below(13) {
+            11 => Request::SetData {
+                path: self.path(),
+                // More than a server takes at once: the connection ends.
+                data: Some(vec![b'x'; *self.random.pick(&[1_048_700, 1_100_000])]),
+                version: -1,
+            },
+            12 => Request::Raw {
+                op: op::SASL,
+                body: vec![0, 0, 0, 3, b'x', b'y', b'z'],
+            },
             0 => Request::Raw {
                 op: 9999,
                 body: vec![],
@@ -529,7 +830,8 @@ impl Generator {
             1 => (*self.random.pick(BOXES)).to_string(),
             _ => self.path_or_root(),
         };
-        match self.random.weighted(&[20, 22, 10, 14, 5, 4, 4, 4, 3]) {
+        match self.random.weighted(&[20, 22, 10, 14, 5, 4, 4, 4, 3, 2]) {
+            9 => Request::Empty { op: op::PING },
             0 => Request::Read {
                 op: op::EXISTS,
                 path,
@@ -707,6 +1009,8 @@ fn create(number: i32, path: &str, data: Option<Vec<u8>>, acl: Vec<Acl>, flags: 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -717,6 +1021,11 @@ mod tests {
                     length: 120,
                     clients: 4,
                     place: place.to_string(),
+                    settings: match seed % 4 {
+                        2 => [("zxids".to_string(), "stats".to_string())].into(),
+                        3 => [("release".to_string(), "3.8".to_string())].into(),
+                        _ => BTreeMap::new(),
+                    },
                 };
                 let script = generate(seed, &shape);
                 assert_eq!(script, generate(seed, &shape));
@@ -789,6 +1098,9 @@ mod tests {
             "drop",
             "close",
             "expire",
+            "hang",
+            "wait",
+            "ping",
         ] {
             assert!(drawn.contains(name), "{name} of {drawn:?}");
         }

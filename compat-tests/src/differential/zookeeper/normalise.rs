@@ -8,19 +8,23 @@
 //!   between: what else counts up (a session, a refused request) is the server's business.
 //! * A write that cannot be read (MarshallingError) names nothing: some of them are counted.
 //! * The writes of a round have one name: nobody can say which of them came first.
-//! * With `set zxids stats` only the order of those of one Stat is told.
-//! * Events of a session's end come in no order that anybody promised: they are sorted.
+//! * With `set zxids stats` headers and Stats are told apart, since they may come from two stores: one of a Stat is
+//!   named after the step in which it was first seen (`z7`, `z7.2`) with the largest one seen before that is below
+//!   it, and of headers only that they do not fall.
+//! * Events of a session's end come in no order that anybody promised: they are sorted. One without a zxid is taken
+//!   for such an event in a step in which a session may end.
 //! * Sessions are `a1`, `a2`, … after the client that got them. Times say how they relate. The root is cut off.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::op::acl_entries;
+use super::run::QUOTA;
 use crate::differential::Seen;
-use crate::differential::script::{client_name, quote};
+use crate::differential::script::{client_name, digest, quote};
 use crate::raw::zookeeper::{
-    Acl, Body, ConnectRequest, ConnectResponse, Event, Reply, Stat, error_name, event_name, op,
+    Body, ConnectRequest, ConnectResponse, Event, Reply, Stat, error_name, event_name, op,
 };
 
 /// What a run noted.
@@ -28,7 +32,7 @@ pub(super) struct Record {
     pub(super) root: String,
     /// The root's own creation.
     pub(super) first_zxid: i64,
-    /// Whether the zxids of headers tell nothing of those in Stats: only the order within a Stat is told.
+    /// Whether the zxids of headers tell nothing of those in Stats.
     pub(super) stats_alone: bool,
     /// Session to its client and that client's count.
     pub(super) sessions: BTreeMap<i64, (usize, usize)>,
@@ -96,6 +100,13 @@ fn settle_ends(record: &Record, lines: &mut [Seen]) {
         })
     };
     let end_of = |sight: &Sight| match &sight.what {
+        What::Event(event) if event.zxid <= 0 => {
+            let ends = record
+                .sights
+                .iter()
+                .any(|other| other.step == sight.step && may_end_a_session(&other.request));
+            ends.then_some((sight.step, sight.client, event.zxid))
+        }
         What::Event(event) => match told(event.zxid) {
             None | Some(Some(op::CLOSE_SESSION)) => Some((sight.step, sight.client, event.zxid)),
             Some(_) => None,
@@ -112,6 +123,11 @@ fn settle_ends(record: &Record, lines: &mut [Seen]) {
         lines[start..start + count].sort_by(|one, other| one.text.cmp(&other.text));
         start += count;
     }
+}
+
+fn may_end_a_session(request: &str) -> bool {
+    let word = request.split(' ').next().unwrap_or("");
+    matches!(word, "close" | "connect" | "expire" | "hang" | "wait")
 }
 
 /// In a round nobody can say whose operation came first: events are put behind the replies and sorted, and
@@ -161,6 +177,8 @@ struct Names<'a> {
     writes: BTreeMap<i64, (usize, String)>,
     /// Zxids of other changes, to their count within the gap.
     others: BTreeMap<i64, usize>,
+    /// Zxids of Stats, when they are told apart from those of headers.
+    stats: BTreeMap<i64, String>,
     /// When each zxid was, by the Stats; more than one time is one too many.
     times: BTreeMap<i64, i64>,
     now: i64,
@@ -198,6 +216,7 @@ impl<'a> Names<'a> {
             record,
             writes,
             others: BTreeMap::new(),
+            stats: names_of_stats(record),
             times: BTreeMap::new(),
             now: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -245,7 +264,7 @@ impl<'a> Names<'a> {
             return zxid.to_string();
         }
         if self.record.stats_alone {
-            return "some".to_string();
+            return self.stats.get(&zxid).cloned().unwrap_or_default();
         }
         if let Some((_, name)) = self.writes.get(&zxid) {
             return name.clone();
@@ -257,26 +276,19 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// A zxid of the same Stat as `first`.
-    fn behind(&self, zxid: i64, first: i64) -> String {
-        if !self.record.stats_alone {
-            return self.change(zxid);
-        }
-        match zxid.cmp(&first) {
-            Ordering::Less => "before",
-            Ordering::Equal => "same",
-            Ordering::Greater => "later",
-        }
-        .to_string()
-    }
-
     /// A zxid of a reply's header.
     fn header(&self, at: usize, sight: &Sight, zxid: i64, write: bool) -> String {
         if zxid <= 0 {
             return zxid.to_string();
         }
         if self.record.stats_alone {
-            return "some".to_string();
+            let fell = self.record.sights[..at]
+                .iter()
+                .rev()
+                .filter(|other| other.client == sight.client)
+                .take_while(|other| !matches!(other.what, What::Greeting(..)))
+                .any(|other| matches!(&other.what, What::Reply { reply, .. } if reply.zxid > zxid));
+            return if fell { "fell" } else { "some" }.to_string();
         }
         let own = self
             .writes
@@ -328,11 +340,12 @@ impl<'a> Names<'a> {
 
     fn event(&self, event: &Event) -> String {
         let name = event_name(event.kind).map_or_else(|| event.kind.to_string(), str::to_string);
-        let mut out = format!(
-            "{name} {} zxid={}",
-            self.path(&event.path),
-            self.change(event.zxid)
-        );
+        let zxid = match event.zxid {
+            // Of which store it is does not show.
+            1.. if self.record.stats_alone => "some".to_string(),
+            zxid => self.change(zxid),
+        };
+        let mut out = format!("{name} {} zxid={zxid}", self.path(&event.path));
         if event.state != 3 {
             let _ = write!(out, " state={}", event.state);
         }
@@ -410,7 +423,8 @@ impl<'a> Names<'a> {
             Body::Acl(acl, stat) => {
                 field(
                     "acl",
-                    &acl.as_ref().map_or("null".to_string(), |acl| acl_text(acl)),
+                    &acl.as_ref()
+                        .map_or("null".to_string(), |acl| format!("[{}]", acl_entries(acl))),
                 );
                 self.stat(out, prefix, stat);
             }
@@ -475,8 +489,8 @@ impl<'a> Names<'a> {
              {prefix}version={} {prefix}cversion={} {prefix}aversion={} {prefix}owner={owner} \
              {prefix}length={} {prefix}children={}",
             self.change(stat.czxid),
-            self.behind(stat.mzxid, stat.czxid),
-            self.behind(stat.pzxid, stat.czxid),
+            self.change(stat.mzxid),
+            self.change(stat.pzxid),
             stat.version,
             stat.cversion,
             stat.aversion,
@@ -494,6 +508,10 @@ impl<'a> Names<'a> {
 
     /// The path below the root; others get the sign of a literal.
     fn path(&self, path: &str) -> String {
+        let quota = path.strip_prefix(QUOTA);
+        if let Some(rest) = quota.and_then(|rest| rest.strip_prefix(&self.record.root)) {
+            return format!("~{}", quote(rest.as_bytes()));
+        }
         match path.strip_prefix(&self.record.root) {
             Some("") => "/".to_string(),
             Some(rest) if rest.starts_with('/') => quote(rest.as_bytes()),
@@ -513,6 +531,42 @@ impl<'a> Names<'a> {
         words.sort();
         format!("[{}]", words.join(","))
     }
+}
+
+/// Names for the zxids of Stats: where each was first seen, and the next smaller one of those seen by then.
+fn names_of_stats(record: &Record) -> BTreeMap<i64, String> {
+    let mut names: BTreeMap<i64, String> = BTreeMap::new();
+    if !record.stats_alone {
+        return names;
+    }
+    let mut steps: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
+    for sight in &record.sights {
+        if let What::Reply { reply, .. } = &sight.what {
+            let seen = steps.entry(sight.step).or_default();
+            for_stats(&reply.body, &mut |stat| {
+                seen.extend([stat.czxid, stat.mzxid, stat.pzxid]);
+            });
+        }
+    }
+    for (step, mut seen) in steps {
+        seen.retain(|zxid| *zxid > 0 && !names.contains_key(zxid));
+        seen.sort_unstable();
+        seen.dedup();
+        let round = record.rounds.get(step).copied().unwrap_or(false);
+        let before = names.clone();
+        for (at, zxid) in seen.into_iter().enumerate() {
+            let below = before.range(..zxid).next_back();
+            let below = below.map_or("", |(_, name)| name.split('>').next().unwrap_or(""));
+            let name = match at {
+                // Whose write came first is chance, and so is which was seen.
+                _ if round => format!("z{}", step + 1),
+                0 => format!("z{}>{below}", step + 1),
+                _ => format!("z{}.{}>{below}", step + 1, at + 1),
+            };
+            names.insert(zxid, name);
+        }
+    }
+    names
 }
 
 fn for_stats(body: &Body, see: &mut impl FnMut(&Stat)) {
@@ -536,33 +590,43 @@ fn error_text(code: i32) -> String {
     }
 }
 
+/// Longer data is shown by length and digest.
+const SHOWN_BYTES: usize = 64;
+
 fn data_text(data: Option<&[u8]>) -> String {
     match data {
         None => "null".to_string(),
-        Some(data) if data.len() > 64 => format!("*{}", data.len()),
+        Some(data) if data.len() > SHOWN_BYTES => digest(data),
         Some(data) => quote(data),
     }
 }
 
-fn acl_text(acl: &[Acl]) -> String {
-    let words: Vec<String> = acl
-        .iter()
-        .map(|a| {
-            format!(
-                "{}:{}:{}",
-                a.perms,
-                quote(a.scheme.as_bytes()),
-                quote(a.id.as_bytes())
-            )
-        })
-        .collect();
-    format!("[{}]", words.join(","))
-}
-
 fn hex(bytes: &[u8]) -> String {
+    if bytes.len() > SHOWN_BYTES {
+        return digest(bytes);
+    }
     let mut out = String::new();
-    for byte in bytes.iter().take(64) {
+    for byte in bytes {
         let _ = write!(out, "{byte:02x}");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_data_is_another_text_however_long() {
+        for length in [0, 1, SHOWN_BYTES, SHOWN_BYTES + 1, 1000] {
+            let mut data = vec![b'x'; length];
+            data.push(b'1');
+            let mut other = data.clone();
+            other[length] = b'2';
+            assert_eq!(data_text(Some(&data)), data_text(Some(&data.clone())));
+            assert_ne!(data_text(Some(&data)), data_text(Some(&other)), "{length}");
+            assert_ne!(hex(&data), hex(&other), "{length}");
+            assert!(data_text(Some(&data)).len() <= SHOWN_BYTES);
+        }
+    }
 }

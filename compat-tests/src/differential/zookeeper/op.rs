@@ -1,7 +1,8 @@
 //! The operations of a script and their text.
 //!
-//! A path that begins with `/` lies below the run's root (`/` is the root itself); one that begins with `=`
-//! is sent as it stands behind that sign. Data is one word (see [`quote`]), `null`, or `*N` for N bytes `x`.
+//! A path that begins with `/` lies below the run's root (`/` is the root itself), one that begins with `~` below
+//! the node of `/zookeeper/quota` that stands for the root; one that begins with `=` is sent as it stands behind
+//! that sign. Data is one word (see [`quote`]), `null`, or `*N` for N bytes `x`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,6 +38,10 @@ pub enum Op {
     Close,
     /// Lets the session expire: asks for the shortest timeout, closes the socket and waits.
     Expire,
+    /// The same with an open socket on which nothing is said, as a client that hangs: the server closes it.
+    Hang,
+    /// Lets time pass, in milliseconds: for what a server does by itself.
+    Wait(u32),
 }
 
 /// The `lastZxidSeen` of a connect request.
@@ -89,8 +94,9 @@ impl Op {
                     vec![plain]
                 }
             }
+            Op::Hang => vec![Op::Expire],
             Op::Expire => vec![Op::Close],
-            Op::Drop | Op::Close => vec![],
+            Op::Drop | Op::Close | Op::Wait(_) => vec![],
         }
     }
 }
@@ -309,6 +315,8 @@ impl fmt::Display for Op {
             Op::Drop => f.write_str("drop"),
             Op::Close => f.write_str("close"),
             Op::Expire => f.write_str("expire"),
+            Op::Hang => f.write_str("hang"),
+            Op::Wait(ms) => write!(f, "wait ms={ms}"),
         }
     }
 }
@@ -467,24 +475,29 @@ fn parse_data(word: &str) -> Result<Option<Vec<u8>>> {
 }
 
 /// Nothing for the open list, which is what most have.
+/// `perms:scheme:id,…`
+pub(super) fn acl_entries(acl: &[Acl]) -> String {
+    let entries: Vec<String> = acl
+        .iter()
+        .map(|a| {
+            format!(
+                "{}:{}:{}",
+                a.perms,
+                quote(a.scheme.as_bytes()),
+                quote(a.id.as_bytes())
+            )
+        })
+        .collect();
+    entries.join(",")
+}
+
 fn print_acl(acl: &Option<Vec<Acl>>) -> String {
     match acl {
         None => " acl=null".to_string(),
         Some(acl) if *acl == open_acl() => String::new(),
         Some(acl) if acl.is_empty() => " acl=empty".to_string(),
         Some(acl) => {
-            let entries: Vec<String> = acl
-                .iter()
-                .map(|a| {
-                    format!(
-                        "{}:{}:{}",
-                        a.perms,
-                        quote(a.scheme.as_bytes()),
-                        quote(a.id.as_bytes())
-                    )
-                })
-                .collect();
-            format!(" acl={}", entries.join(","))
+            format!(" acl={}", acl_entries(acl))
         }
     }
 }
@@ -571,7 +584,10 @@ fn parse_path(word: &str) -> Result<String> {
         Some(rest) => format!("={}", String::from_utf8(unquote(rest)?)?),
         None => {
             let path = String::from_utf8(unquote(word)?)?;
-            ensure!(path.starts_with(['/', '=']), "a path begins with / or =");
+            ensure!(
+                path.starts_with(['/', '~', '=']),
+                "a path begins with / or ~ or ="
+            );
             path
         }
     })
@@ -604,6 +620,8 @@ impl FromStr for Op {
             "drop" => Op::Drop,
             "close" => Op::Close,
             "expire" => Op::Expire,
+            "hang" => Op::Hang,
+            "wait" => Op::Wait(words.number("ms", 1000)?),
             _ => Op::Ask(parse_request(text)?),
         })
     }

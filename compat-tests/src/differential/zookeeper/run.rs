@@ -14,7 +14,7 @@ use super::normalise::{self, Record, Sight, What};
 use super::op::{Op, SeenZxid};
 use crate::differential::{Run, Script, Seen};
 use crate::raw::zookeeper::{
-    Body, Client, ConnectRequest, ConnectResponse, Greeting, Received, Reply, Request, op, open_acl,
+    Body, Client, ConnectRequest, ConnectResponse, Greeting, Received, Reply, Request, create, op,
 };
 
 /// A reply that takes longer is taken for none.
@@ -24,6 +24,8 @@ const UNIMPLEMENTED: i32 = -6;
 const AUTH_FAILED: i32 = -115;
 /// How long the end of a connection is waited for behind a reply that announces it.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Where ZooKeeper keeps quotas: below it each node with one has its path.
+pub(super) const QUOTA: &str = "/zookeeper/quota";
 /// While a session expires, the others ping this often.
 const PING: Duration = Duration::from_millis(700);
 
@@ -82,6 +84,8 @@ struct Player {
     /// Whether the last reply is one behind which real servers close, though not at once: a request sent in
     /// between may still be answered, which is chance (ZooKeeper: UnimplementedRequestProcessor).
     closing: bool,
+    /// A connect request that was refused while this connection was there, and may have ended it.
+    disputed: Option<String>,
 }
 
 #[derive(Clone)]
@@ -102,7 +106,7 @@ impl<'a> Stage<'a> {
         let mut path = String::new();
         for segment in root.split('/').skip(1) {
             path = format!("{path}/{segment}");
-            let request = create(&path);
+            let request = create(op::CREATE, &path, b"", 0);
             let (_, reply) = maker.call(&request, PATIENCE)?;
             // -110: the parent is there from an earlier run.
             ensure!(
@@ -285,6 +289,9 @@ impl<'a> Stage<'a> {
             }
             Op::Close => self.close(client, text)?,
             Op::Expire => self.expire(client, text)?,
+            Op::Hang => self.hang(client, text)?,
+            // Not noted: what happens meanwhile may as well happen a moment before.
+            Op::Wait(ms) => self.pass(Duration::from_millis(u64::from(*ms)), None)?,
         }
         Ok(())
     }
@@ -360,6 +367,7 @@ impl<'a> Stage<'a> {
                         _ => What::NoReply,
                     };
                     self.note(client, text, what);
+                    self.players[client].disputed = Some(text.to_string());
                 } else {
                     self.attached(client, text, request, response, connection)?;
                 }
@@ -447,14 +455,46 @@ impl<'a> Stage<'a> {
         self.players[client].connection = None;
         self.reattach(client, text, true, SeenZxid::True, 1)?;
         self.players[client].connection = None;
+        self.outlive(client)
+    }
+
+    /// As [`Stage::expire`], with a connection that is open and silent until the server closes it. What it is told
+    /// meanwhile may be lost with it and is not noted.
+    fn hang(&mut self, client: usize, text: &str) -> Result<()> {
+        self.players[client].connection = None;
+        self.reattach(client, text, true, SeenZxid::True, 1)?;
+        self.outlive(client)?;
+        if let Some(mut connection) = self.players[client].connection.take() {
+            let what = loop {
+                match connection.receive(PATIENCE) {
+                    Ok(Received::Event(_)) => {}
+                    Ok(Received::Closed) | Err(_) => break What::Closed,
+                    Ok(Received::Reply(_) | Received::Nothing) => break What::NoReply,
+                }
+            };
+            self.note(client, text, what);
+        }
+        Ok(())
+    }
+
+    /// Waits as long as the session of `client`, which says nothing, can last.
+    fn outlive(&mut self, client: usize) -> Result<()> {
         let Some(session) = &self.players[client].session else {
             return Ok(());
         };
         let timeout = Duration::from_millis(u64::try_from(session.timeout).unwrap_or(0));
-        let end = Instant::now() + timeout + timeout.mul_f64(0.75) + Duration::from_millis(500);
+        self.pass(
+            timeout + timeout.mul_f64(0.75) + Duration::from_millis(500),
+            Some(client),
+        )
+    }
+
+    /// Lets time pass while everybody but `silent` keeps the session alive.
+    fn pass(&mut self, time: Duration, silent: Option<usize>) -> Result<()> {
+        let end = Instant::now() + time;
         while Instant::now() < end {
             std::thread::sleep(PING.min(end.saturating_duration_since(Instant::now())));
-            for other in 0..self.players.len() {
+            for other in (0..self.players.len()).filter(|other| Some(*other) != silent) {
                 if let Some(connection) = &mut self.players[other].connection {
                     let _ = connection.send(&Request::Empty { op: op::PING });
                     if let Some(reply) = self.receive(other, "ping")? {
@@ -495,8 +535,10 @@ impl<'a> Stage<'a> {
             }
         }
         for (client, xids) in waiting {
+            let disputed = self.players[client].disputed.take();
+            let text = disputed.as_deref().unwrap_or("barrier");
             for (xid, want) in xids.into_iter().zip(["sync", "exists"]) {
-                let Some(reply) = self.receive(client, "barrier")? else {
+                let Some(reply) = self.receive(client, text)? else {
                     break;
                 };
                 // The root may be gone, deleted by the script.
@@ -566,7 +608,10 @@ impl<'a> Stage<'a> {
             *path = match path.strip_prefix('=') {
                 Some(literal) => literal.to_string(),
                 None if path == "/" => self.record.root.clone(),
-                None => format!("{}{path}", self.record.root),
+                None => match path.strip_prefix('~') {
+                    Some(rest) => format!("{QUOTA}{}{rest}", self.record.root),
+                    None => format!("{}{path}", self.record.root),
+                },
             }
         });
         if let Request::SetWatches { zxid, .. } = &mut request
@@ -626,16 +671,5 @@ fn for_paths(request: &mut Request, change: &mut impl FnMut(&mut String)) {
         | Request::Sasl { .. }
         | Request::Empty { .. }
         | Request::Raw { .. } => {}
-    }
-}
-
-fn create(path: &str) -> Request {
-    Request::Create {
-        op: op::CREATE,
-        path: path.to_string(),
-        data: Some(Vec::new()),
-        acl: Some(open_acl()),
-        flags: 0,
-        ttl: None,
     }
 }
