@@ -3,6 +3,7 @@
 //
 //	compat-go etcd ARGS…       the etcd server, `grpc-proxy start` among its commands
 //	compat-go etcdctl ARGS…    etcd's command line client
+//	compat-go etcdutl ARGS…    etcd's tool for database files: status, restore and hash of a snapshot
 //	compat-go versions         `name version` of each library, from the build's own record
 //	compat-go CLIENT SCENARIO ADDRESS PREFIX
 //	                           one scenario of the client clientv3 or go-zookeeper against one server
@@ -14,7 +15,9 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
+	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 
 	"causeway.dev/compat-tests/clients/go/clientv3"
@@ -41,18 +44,31 @@ func main() {
 		usage()
 	}
 	switch os.Args[1] {
-	case "etcd", "etcdctl":
-		// Both read their arguments from os.Args, and from its beginning.
+	case "etcd", "etcdctl", "etcdutl":
+		// All read their arguments from os.Args, and from its beginning.
 		os.Args = os.Args[1:]
-		if os.Args[0] == "etcd" {
+		switch os.Args[0] {
+		case "etcd":
 			etcdmain.Main(os.Args)
-		} else {
+		case "etcdctl":
 			ctlv3.MustStart()
+		default:
+			databaseTool()
 		}
 	case "versions":
 		versions()
 	default:
 		client(os.Args[1:])
+	}
+}
+
+// What etcdutl's main does, which no package of it exports, for the commands that are used here.
+func databaseTool() {
+	root := &cobra.Command{Use: "etcdutl", SilenceUsage: true}
+	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "output format")
+	root.AddCommand(etcdutl.NewSnapshotCommand(), etcdutl.NewHashKVCommand())
+	if root.Execute() != nil {
+		os.Exit(1)
 	}
 }
 
@@ -68,7 +84,7 @@ func client(arguments []string) {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: compat-go etcd|etcdctl ARGS… | versions | clientv3|go-zookeeper SCENARIO ADDRESS PREFIX")
+	fmt.Fprintln(os.Stderr, "usage: compat-go etcd|etcdctl|etcdutl ARGS… | versions | clientv3|go-zookeeper SCENARIO ADDRESS PREFIX")
 	os.Exit(2)
 }
 

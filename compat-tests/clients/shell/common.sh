@@ -92,3 +92,25 @@ now() {
   local micros=${EPOCHREALTIME//[!0-9]/}
   echo $((micros / 1000))
 }
+
+# undisturbed WHAT COMMAND...: the command leaves two equal numbers in $saw and $wanted. A lease of an earlier scenario
+# may end meanwhile and move the revision, so that it has three tries; a server that counts wrongly never gets it right.
+undisturbed() {
+  local what=$1 try
+  shift
+  for try in {1..3}; do
+    "$@"
+    [ "$saw" != "$wanted" ] || return 0
+  done
+  fail "$what: expected $wanted, saw $saw, three times"
+}
+
+# parts NAME FIELDS: these fields of all events that the client's `events NAME` prints, in lines.
+parts() { events "$1" | cut -d ' ' -f "$2"; }
+
+# brings NAME FIELDS WANTED [SECONDS]: the fields of all events so far are, within so long, exactly these lines.
+brings() {
+  soon "${4:-5}" "of the watch $1: $(tr '\n' ';' <<<"$3" | cut -c 1-300)" is "$1" "$2" "$3"
+}
+
+is() { [ "$(parts "$1" "$2")" = "$3" ]; }

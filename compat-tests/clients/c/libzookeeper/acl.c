@@ -1,8 +1,6 @@
 /* Access lists with the digest scheme. */
 #include "compat.h"
 
-void acl(const struct place *at);
-
 static const char secret[] = "user:secret";
 /* base64 of the SHA-1 of it (ZooKeeper: DigestAuthenticationProvider.generateDigest) */
 static const char digest[] = "user:5w9W4eL3797Y4Wq8AcKUPPk8ha4=";
@@ -82,5 +80,9 @@ void acl(const struct place *at)
 
     begin("bad-version");
     equal_answer(zoo_set_acl(a, at->prefix, 7, &ZOO_OPEN_ACL_UNSAFE), ZBADVERSION, "setACL");
+    shown(a, at->prefix, ZOO_PERM_ALL, "world", "anyone", 0);
+    /* Who may administrate is asked before the version. */
+    equal_answer(zoo_set_acl(a, node, 7, &ZOO_OPEN_ACL_UNSAFE), ZNOAUTH, "setACL of the other");
+    shown(a, node, ZOO_PERM_READ, "world", "anyone", 1);
     ok();
 }

@@ -1,8 +1,6 @@
 /* A client that works below a path of the tree, by its connect string. */
 #include "compat.h"
 
-void chroot_of(const struct place *at);
-
 void chroot_of(const struct place *at)
 {
     struct String_vector names;

@@ -24,11 +24,6 @@ void ok(void)
     line("ok", current, "");
 }
 
-void lacks(const char *step, const char *reason)
-{
-    line("lacks", step, reason);
-}
-
 void note(const char *text)
 {
     line("note", text, "");

@@ -16,11 +16,21 @@ struct place {
     const char *link;   /* the server over a link that the bench can cut */
 };
 
+/* --- The scenarios, a file each. --- */
+
+#define SCENARIOS(of)                                                                                                 \
+    of(acl, "acl") of(chroot_of, "chroot") of(connection, "connect") of(container_ttl, "container-ttl")               \
+        of(data, "data") of(discovery, "discovery") of(multi, "multi") of(reattach, "reattach")                       \
+            of(restart, "restart") of(session_expiry, "session-expiry") of(watch_children, "watch-children")          \
+                of(watch_data, "watch-data") of(watch_exists, "watch-exists")
+
+#define DECLARE(function, name) void function(const struct place *);
+SCENARIOS(DECLARE)
+
 /* --- The report. A check that fails ends the program: nothing after a wrong state is worth seeing. --- */
 
 void begin(const char *step); /* checks from here on belong to it */
 void ok(void);                /* it holds */
-void lacks(const char *step, const char *reason);
 void note(const char *text);
 void fault(const char *verb);
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));

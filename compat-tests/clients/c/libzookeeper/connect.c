@@ -1,8 +1,6 @@
 /* A session is granted, with a timeout inside the server's bounds, and its end takes its nodes. */
 #include "compat.h"
 
-void connection(const struct place *at);
-
 static void negotiated(const struct place *at, const char *step, int asked, int expected)
 {
     begin(step);

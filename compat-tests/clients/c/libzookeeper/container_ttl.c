@@ -1,8 +1,6 @@
 /* Container nodes, and nodes with a time to live. */
 #include "compat.h"
 
-void container_ttl(const struct place *at);
-
 static void with_ttl(zhandle_t *zk, const char *path, int flags, const char *expected)
 {
     char made[512];

@@ -3,8 +3,6 @@
 
 #include <time.h>
 
-void data(const struct place *at);
-
 static void synced(int answer, const char *value, const void *done)
 {
     (void)value;

@@ -1,8 +1,6 @@
 /* Registration by ephemeral children in Curator's form, and a reader that follows the list. */
 #include "compat.h"
 
-void discovery(const struct place *at);
-
 struct instance {
     struct session *session;
     char id[16];

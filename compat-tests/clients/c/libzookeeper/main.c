@@ -3,15 +3,6 @@
 
 #include <unistd.h>
 
-#define SCENARIOS(of)                                                                                                 \
-    of(acl, "acl") of(chroot_of, "chroot") of(connection, "connect") of(container_ttl, "container-ttl")               \
-        of(data, "data") of(discovery, "discovery") of(multi, "multi") of(reattach, "reattach")                       \
-            of(restart, "restart") of(session_expiry, "session-expiry") of(watch_children, "watch-children")          \
-                of(watch_data, "watch-data") of(watch_exists, "watch-exists")
-
-#define DECLARE(function, name) void function(const struct place *);
-SCENARIOS(DECLARE)
-
 #define ROW(function, name) {name, function},
 static const struct {
     const char *name;

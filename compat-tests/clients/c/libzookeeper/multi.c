@@ -1,8 +1,6 @@
 /* Transactions. */
 #include "compat.h"
 
-void multi(const struct place *at);
-
 #define OPEN &ZOO_OPEN_ACL_UNSAFE
 
 void multi(const struct place *at)

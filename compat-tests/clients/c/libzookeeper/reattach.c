@@ -1,8 +1,6 @@
 /* A session outlives its connection, and even its handle. */
 #include "compat.h"
 
-void reattach(const struct place *at);
-
 void reattach(const struct place *at)
 {
     const char *e = text("%s/e", at->prefix), *w = text("%s/w", at->prefix), *p = text("%s/p", at->prefix);

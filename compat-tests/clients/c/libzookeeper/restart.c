@@ -1,8 +1,6 @@
 /* The server is killed and started again under its clients. */
 #include "compat.h"
 
-void restart(const struct place *at);
-
 static void back(struct session *session, int64_t id)
 {
     for (long long end = now_ms() + 15000; session_times(session) < 2 || session_state(session) != ZOO_CONNECTED_STATE;) {

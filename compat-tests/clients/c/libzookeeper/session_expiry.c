@@ -1,8 +1,6 @@
 /* A session whose client is away for too long ends, and takes its nodes with it. */
 #include "compat.h"
 
-void session_expiry(const struct place *at);
-
 void session_expiry(const struct place *at)
 {
     const char *node = text("%s/e", at->prefix);

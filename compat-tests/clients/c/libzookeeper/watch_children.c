@@ -1,8 +1,6 @@
 /* One-shot watches on the list of children. */
 #include "compat.h"
 
-void watch_children(const struct place *at);
-
 static int watched(zhandle_t *zk, const char *path, struct events *events)
 {
     struct String_vector names;

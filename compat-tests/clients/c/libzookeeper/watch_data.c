@@ -1,8 +1,6 @@
 /* One-shot watches on a value, set by get. */
 #include "compat.h"
 
-void watch_data(const struct place *at);
-
 static void watched(zhandle_t *zk, const char *path, struct events *events)
 {
     char buffer[64];

@@ -1,8 +1,6 @@
 /* One-shot watches set by exists, on a node that is there and on one that is not. */
 #include "compat.h"
 
-void watch_exists(const struct place *at);
-
 void watch_exists(const struct place *at)
 {
     const char *node = text("%s/node", at->prefix);

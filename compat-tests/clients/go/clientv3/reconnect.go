@@ -16,12 +16,14 @@ func reconnect(r *support.Run) {
 	leased, under := r.Prefix+"/leased", r.Prefix+"/watched/"
 	var watching watching
 	var id clientv3.LeaseID
+	var before string
 	var mended time.Time
 
 	r.Step("before", func(ctx context.Context) {
 		id = grant(r, ctx, far, 15)
 		keep(r, far, id)
 		put(r, ctx, far, leased, "1", clientv3.WithLease(id))
+		before = pairText(get(r, ctx, direct, leased))
 		watching = watch(r, far, under, clientv3.WithPrefix())
 		put(r, ctx, direct, under+"a", "1")
 		watching.nextPut(r, under+"a", "1")
@@ -48,11 +50,13 @@ func reconnect(r *support.Run) {
 		time.Sleep(time.Until(mended.Add(8 * time.Second)))
 		pair := get(r, ctx, direct, leased)
 		support.Equal(r, "lease", clientv3.LeaseID(pair.Lease), id)
-		support.Equal(r, "version", pair.Version, 1)
-		// 15 s after the last renewal before the cut the lease would have ended by itself.
+		support.Equal(r, "pair", pairText(pair), before)
 		left, err := direct.TimeToLive(ctx, id)
 		r.Must("time to live", err)
-		r.That(left.TTL >= 6, "the lease was not renewed after the cut, %d s are left", left.TTL)
+		r.That(left.TTL >= 8, "the lease was not renewed after the cut, %d s are left", left.TTL)
 		support.Equal(r, "value over the link", string(get(r, ctx, far, leased).Value), "1")
+		made := put(r, ctx, direct, under+"e", "alive").Header.Revision
+		support.Equal(r, "revision of the event", watching.nextPut(r, under+"e", "alive").ModRevision, made)
+		support.Silent(r, 300*time.Millisecond, "the watch", watching.events)
 	})
 }

@@ -23,7 +23,7 @@ func restart(r *support.Run) {
 	var up time.Time
 
 	r.Step("before", func(ctx context.Context) {
-		id = grant(r, ctx, client, 30)
+		id = grant(r, ctx, client, 15)
 		bare = grant(r, ctx, client, 300)
 		keep(r, client, id)
 		put(r, ctx, client, leased, "1", clientv3.WithLease(id))
@@ -68,8 +68,10 @@ func restart(r *support.Run) {
 		support.Equal(r, "pair", pairText(get(r, ctx, client, leased)), pairText(before))
 		left, err := client.TimeToLive(ctx, id)
 		r.Must("time to live", err)
-		support.Equal(r, "granted", left.GrantedTTL, 30)
-		// The client renews each ten seconds.
-		r.That(left.TTL >= 15, "the lease was not renewed, %d s are left", left.TTL)
+		support.Equal(r, "granted", left.GrantedTTL, 15)
+		r.That(left.TTL >= 8, "the lease was not renewed after the restart, %d s are left", left.TTL)
+		made := put(r, ctx, client, under+"a", "alive").Header.Revision
+		support.Equal(r, "revision of the event", watching.nextPut(r, under+"a", "alive").ModRevision, made)
+		support.Silent(r, 300*time.Millisecond, "the watch", watching.events)
 	})
 }

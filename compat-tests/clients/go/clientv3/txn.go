@@ -103,7 +103,9 @@ func txn(r *support.Run) {
 			before := revision(r, ctx, client)
 			done := commit(client.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(r.Prefix+"/1")))
 			support.Equal(r, "responses", len(done.Responses), 2)
-			return before, revision(r, ctx, client)
+			after := revision(r, ctx, client)
+			r.That(before <= done.Header.Revision && done.Header.Revision <= after, "revision %d, the transaction's header %d, then %d", before, done.Header.Revision, after)
+			return before, after
 		})
 	})
 	r.Step("all-or-nothing", func(ctx context.Context) {

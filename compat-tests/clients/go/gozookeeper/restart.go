@@ -3,6 +3,7 @@ package gozookeeper
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -13,7 +14,7 @@ import (
 func init() { Scenarios["restart"] = restart }
 
 func restart(r *support.Run) {
-	a, b := connect(r, r.Address, 20*time.Second), connect(r, r.Address, 20*time.Second)
+	a, b := connectBy(r, r.Address, 20*time.Second, dial), connectBy(r, r.Address, 20*time.Second, dial)
 	sessions := [2]int64{a.SessionID(), b.SessionID()}
 	node, general, numbered := r.Prefix+"/ephemeral", r.Prefix+"/general", r.Prefix+"/n-"
 	var before *zk.Stat
@@ -73,4 +74,29 @@ func restart(r *support.Run) {
 			b.remove(r, path)
 		}
 	})
+}
+
+// impatient waits four seconds at most for the session, where the library waits for more than six times the session's
+// timeout: a ZooKeeper that is just starting leaves a connection neither answered nor closed (NIOServerCnxn.close fails
+// while ZKDatabase is not there).
+type impatient struct {
+	net.Conn
+	asked bool
+}
+
+func dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, address, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &impatient{Conn: conn}, nil
+}
+
+// SetReadDeadline is first called before the reply that grants the session.
+func (i *impatient) SetReadDeadline(deadline time.Time) error {
+	if !i.asked {
+		i.asked = true
+		deadline = time.Now().Add(4 * time.Second)
+	}
+	return i.Conn.SetReadDeadline(deadline)
 }

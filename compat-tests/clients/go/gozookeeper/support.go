@@ -34,38 +34,17 @@ type client struct {
 
 // connect waits until the session is there.
 func connect(r *support.Run, address string, timeout time.Duration) *client {
+	return connectBy(r, address, timeout, net.DialTimeout)
+}
+
+func connectBy(r *support.Run, address string, timeout time.Duration, dialer zk.Dialer) *client {
 	c := &client{}
-	conn, _, err := zk.Connect(strings.Split(address, ","), timeout, zk.WithLogger(c), zk.WithEventCallback(c.told), zk.WithDialer(dial))
+	conn, _, err := zk.Connect(strings.Split(address, ","), timeout, zk.WithLogger(c), zk.WithEventCallback(c.told), zk.WithDialer(dialer))
 	r.Must("connect", err)
 	c.Conn = conn
 	r.Cleanup(conn.Close)
 	c.connected(r, 10*time.Second)
 	return c
-}
-
-// impatient waits four seconds at most for the session, where the library waits for more than six times the session's
-// timeout: a ZooKeeper that is just starting leaves a connection neither answered nor closed (NIOServerCnxn.close fails
-// while ZKDatabase is not there).
-type impatient struct {
-	net.Conn
-	asked bool
-}
-
-func dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	conn, err := net.DialTimeout(network, address, timeout)
-	if err != nil {
-		return nil, err
-	}
-	return &impatient{Conn: conn}, nil
-}
-
-// SetReadDeadline is first called before the reply that grants the session.
-func (i *impatient) SetReadDeadline(deadline time.Time) error {
-	if !i.asked {
-		i.asked = true
-		deadline = time.Now().Add(4 * time.Second)
-	}
-	return i.Conn.SetReadDeadline(deadline)
 }
 
 func (c *client) connected(r *support.Run, limit time.Duration) {

@@ -153,13 +153,14 @@ func Next[V any](r *Run, limit time.Duration, what string, from <-chan V) V {
 	panic("unreachable")
 }
 
-// Silent checks that nothing comes out of a channel; a closed one is silent too.
+// Silent checks that nothing comes out of a channel, and that it stays open: what was to be silent may not have ended.
 func Silent[V any](r *Run, wait time.Duration, what string, from <-chan V) {
 	select {
 	case value, open := <-from:
-		if open {
-			r.Fail("%s: unexpected %s", what, short(value))
+		if !open {
+			r.Fail("%s: the channel was closed", what)
 		}
+		r.Fail("%s: unexpected %s", what, short(value))
 	case <-time.After(wait):
 	}
 }

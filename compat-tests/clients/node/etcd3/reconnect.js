@@ -9,8 +9,10 @@ module.exports = async ({ address, prefix, link }) => {
   const held = `${prefix}/held`;
   const name = suffix => `${prefix}/w/${suffix}`;
   let watch;
+  let before;
   await step('before', async () => {
     await lease.put(held).value('x').exec();
+    before = await pair(b, held);
     watch = await Watch.of(a.watch().prefix(`${prefix}/w/`));
     await b.put(name(0)).value('0').exec();
     await watch.expect([['Put', name(0)]], ['type', 'key'], 'event');
@@ -41,8 +43,12 @@ module.exports = async ({ address, prefix, link }) => {
   });
   await step('alive', async () => {
     await sleep(8000);
-    const kv = await pair(b, held);
-    holds(kv !== null, 'the leased key is gone');
-    equal(String(kv.lease), await lease.grant(), 'lease');
+    equal(await pair(b, held), before, 'pair');
+    equal(String(before.lease), await lease.grant(), 'lease');
+    const { TTL } = await b.leaseClient.leaseTimeToLive({ ID: await lease.grant() });
+    holds(Number(TTL) >= 8, `TTL ${TTL} of 15`);
+    await b.put(name(4)).value('4').exec();
+    await watch.expect([['Put', name(4), '4']], ['type', 'key', 'value'], 'event of the same watch');
+    await watch.silent(300, 'more events');
   });
 };

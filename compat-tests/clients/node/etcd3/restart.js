@@ -4,7 +4,7 @@ const { connect, pair, revision, Watch } = require('./support');
 
 module.exports = async ({ address, prefix }) => {
   const client = connect(address);
-  const lease = client.lease(30);
+  const lease = client.lease(15);
   const bare = client.lease(300, { autoKeepAlive: false });
   const held = `${prefix}/held`;
   const name = suffix => `${prefix}/w/${suffix}`;
@@ -52,7 +52,9 @@ module.exports = async ({ address, prefix }) => {
     await sleep(10000);
     equal(await pair(client, held), before, 'pair');
     const { TTL } = await client.leaseClient.leaseTimeToLive({ ID: await lease.grant() });
-    // Renewed each 10 s: with less than 15 s left it is not.
-    holds(Number(TTL) >= 15, `TTL ${TTL}`);
+    holds(Number(TTL) >= 8, `TTL ${TTL} of 15`);
+    await client.put(name(4)).value('4').exec();
+    await watch.expect([['Put', name(4), '4']], ['type', 'key', 'value'], 'event of the same watch');
+    await watch.silent(300, 'more events');
   });
 };

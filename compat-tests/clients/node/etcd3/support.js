@@ -35,18 +35,18 @@ const readable = kv => ({
 const revision = answer => BigInt(answer.header.revision);
 
 /**
- * Other programs write to the same server meanwhile. What is said of a revision that nobody else moved must hold
- * in one attempt of many; an answer that is wrong whoever writes is an error of the first.
+ * A lease of an earlier scenario may end meanwhile and move the revision. What is said of one that nobody moved must hold
+ * in one attempt of three; an answer that is wrong whoever writes is an error of the first.
  */
 async function undisturbed(attempt, what) {
   let last;
-  for (let i = 0; i < 50; i += 1) {
+  for (let i = 0; i < 3; i += 1) {
     last = await attempt(i);
     if (last === true) {
       return;
     }
   }
-  throw new Error(`${what}: ${last} in each of 50 attempts`);
+  throw new Error(`${what}: ${last} in each of three attempts`);
 }
 
 /** A watch that is in place, with all that it brings in order. */

@@ -70,7 +70,8 @@ module.exports = async ({ address, prefix }) => {
       const before = revision(await client.get(one).exec());
       const answer = await client.if(one, 'Version', '>', 0).then(client.get(one), client.get(two)).commit();
       equal(answer.succeeded, true, 'succeeded');
-      return revision(answer) === before || `revision ${revision(answer)} after ${before}`;
+      const seen = [revision(answer), revision(await client.get(one).exec())];
+      return (seen[0] === before && seen[1] === before) || `revisions ${seen} after ${before}`;
     }, 'the revision stays'));
   await step('all-or-nothing', async () => {
     const before = [await pair(client, one), await pair(client, two)];

@@ -50,5 +50,11 @@ module.exports = async ({ address, prefix }) => {
     equal((await get(c, node)).data, Buffer.from('one'), 'value');
     await refused(set(c, node, 'two'), 'NO_AUTH', 'set');
   });
-  await step('bad-version', () => refused(call(a, 'setACL', prefix, ACL.OPEN_ACL_UNSAFE, 7), 'BAD_VERSION', 'setACL'));
+  await step('bad-version', async () => {
+    await refused(call(a, 'setACL', prefix, ACL.OPEN_ACL_UNSAFE, 7), 'BAD_VERSION', 'setACL');
+    equal((await shown(a, prefix)).aversion, 0, 'aversion');
+    // Who may administrate is asked before the version.
+    await refused(call(a, 'setACL', node, ACL.OPEN_ACL_UNSAFE, 7), 'NO_AUTH', 'setACL of the other');
+    equal(await shown(a, node), { acls: [[1, 'world', 'anyone']], aversion: 1 }, 'list of the other');
+  });
 };

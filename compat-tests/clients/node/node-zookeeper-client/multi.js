@@ -39,19 +39,21 @@ module.exports = async ({ address, prefix }) => {
   });
   let refused;
   await step('none', async () => {
-    refused = await commit(client.transaction().create(`${prefix}/x`).create(p));
+    refused = await commit(client.transaction().create(`${prefix}/x`).create(p).remove(p));
     equal(refused.error !== null, true, 'the transaction failed');
+    holds((await exists(client, p)) !== null, 'P is gone');
     equal(await exists(client, `${prefix}/x`), null, 'X');
   });
   await step('which', async () => {
     note(`the library's error is ${refused.error}`);
-    // The first failed operation keeps its error; those before it are rolled back with 0 in an error result.
-    equal(refused.results.map(result => result.type), [-1, -1], 'kinds of the results');
-    equal(errors(refused), [0, -110], 'errors of the results');
+    // The first failed operation keeps its error; those before it are rolled back with 0 in an error result, those after
+    // it were not tried.
+    equal(refused.results.map(result => result.type), [-1, -1, -1], 'kinds of the results');
+    equal(errors(refused), [0, -110, -2], 'errors of the results');
   });
   await step('check-fails', async () => {
     const answer = await commit(client.transaction().check(p, 9).create(`${prefix}/x`));
-    equal(errors(answer)[0], -103, 'error of the check');
+    equal(errors(answer), [-103, -2], 'errors of the results');
     equal(answer.error, 'BAD_VERSION', 'error');
     equal(await exists(client, `${prefix}/x`), null, 'X');
   });
@@ -81,7 +83,7 @@ module.exports = async ({ address, prefix }) => {
     const events = new Events();
     await children(other, p, events.watcher());
     const answer = await commit(client.transaction().create(`${p}/a`).create(p));
-    holds(answer.error !== null, 'the transaction passed');
+    equal(errors(answer), [0, -110], 'errors of the failed transaction');
     await events.silent(1000, 'events of the failed transaction');
     const { error } = await commit(client.transaction().create(`${p}/a`).create(`${p}/b`));
     equal(error, null, 'error');

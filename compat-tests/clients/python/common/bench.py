@@ -97,13 +97,13 @@ def until(what, limit, probe):
 
 
 def undisturbed(what, attempt):
-    """`attempt` gives a number seen and the number expected. Other scenarios may write to the server meanwhile, so that
-    it has several tries; a server that counts wrongly never gets it right."""
-    for _ in range(20):
+    """`attempt` gives a number seen and the number expected. A lease of an earlier scenario may end meanwhile and move the
+    revision, so that it has three tries; a server that counts wrongly never gets it right."""
+    for _ in range(3):
         seen, wanted = attempt()
         if seen == wanted:
             return
-    raise Failed(f"{what}: expected {wanted}, saw {seen}, 20 times")
+    raise Failed(f"{what}: expected {wanted}, saw {seen}, three times")
 
 
 class Seen:

@@ -1,11 +1,10 @@
 """Instances under leases, in the form of etcd's naming package, and a reader that follows a prefix watch."""
 
 import json
-import threading
 
 from bench import PREFIX, equal, lacks, step, until
 from etcd3.events import PutEvent
-from support import connect
+from support import Renewal, connect
 
 
 def value(address, metadata=None):
@@ -20,21 +19,16 @@ class Instance:
         self.client = connect()
         self.lease = self.client.lease(ttl)
         self.put()
-        self.over = threading.Event()
-        threading.Thread(target=self.renew, args=(ttl / 3,), daemon=True).start()
+        self.renewal = Renewal(self.lease, ttl / 3)
 
     def put(self, metadata=None):
         self.client.put(f"{PREFIX}/{self.address}", value(self.address, metadata), lease=self.lease)
 
-    def renew(self, pause):
-        while not self.over.wait(pause):
-            self.lease.refresh()
-
     def die(self):
-        self.over.set()
+        self.renewal.stop()
 
     def deregister(self):
-        self.over.set()
+        self.renewal.stop()
         self.lease.revoke()
 
 

@@ -1,26 +1,16 @@
 """A connection that is cut and comes back. etcd3 ends watches with the connection; the application makes them again."""
 
-import threading
 import time
 
 import grpc
 
 import etcd3
 from bench import LINK, PREFIX, Failed, ask, check, equal, note, step, until
-from support import connect, event, pair, watch
+from support import Renewal, connect, event, pair, watch
 
 ERRORS = (etcd3.exceptions.Etcd3Exception, grpc.RpcError)
 a, b = connect(LINK, timeout=5), connect()
 leased, followed = f"{PREFIX}/leased", f"{PREFIX}/followed/"
-
-
-def renew(lease):
-    while True:
-        time.sleep(1)
-        try:
-            lease.refresh()
-        except ERRORS:
-            pass  # the next one
 
 
 def readable():
@@ -33,10 +23,12 @@ def readable():
 with step("before"):
     lease = a.lease(15)
     a.put(leased, b"mine", lease=lease)
-    threading.Thread(target=renew, args=(lease,), daemon=True).start()
+    renewal = Renewal(lease, 1, through=ERRORS)
     seen, _ = watch(a, followed, prefix=True)
     b.put(f"{followed}0", b"0")
     last = event(seen, "PUT", f"{followed}0", b"0").mod_revision
+    before = pair(b, leased)
+    equal("lease of the key", before.lease, lease.id)
 
 with step("away"):
     ask("cut")
@@ -60,6 +52,10 @@ with step("missed"):
 
 with step("alive"):
     time.sleep(8)
-    found = pair(b, leased)
-    check(found is not None, "the leased key is there")
-    equal("its lease", found.lease, lease.id)
+    equal("pair", pair(b, leased), before)
+    renewal.good()
+    remaining = b.get_lease_info(lease.id).TTL
+    check(remaining >= 8, f"{remaining} s remain of 15")
+    b.put(f"{followed}4", b"4")
+    event(seen, "PUT", f"{followed}4", b"4")
+    seen.none("another event", quiet=0.3)

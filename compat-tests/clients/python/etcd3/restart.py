@@ -1,27 +1,17 @@
 """The server is killed and started again under etcd3. Its watches end with the connection; an application makes
 them again from the last revision that it saw."""
 
-import threading
 import time
 
 import grpc
 
 import etcd3
 from bench import PREFIX, Failed, ask, check, equal, note, step, until
-from support import connect, event, pair, watch
+from support import Renewal, connect, event, pair, watch
 
 ERRORS = (etcd3.exceptions.Etcd3Exception, grpc.RpcError)
 client = connect(timeout=5)
 leased, followed = f"{PREFIX}/leased", f"{PREFIX}/followed/"
-
-
-def renew(lease):
-    while True:
-        time.sleep(1)
-        try:
-            lease.refresh()
-        except ERRORS:
-            pass  # the next one
 
 
 def readable():
@@ -32,9 +22,9 @@ def readable():
 
 
 with step("before"):
-    lease, bare = client.lease(30), client.lease(300)
+    lease, bare = client.lease(15), client.lease(300)
     client.put(leased, b"mine", lease=lease)
-    threading.Thread(target=renew, args=(lease,), daemon=True).start()
+    renewal = Renewal(lease, 1, through=ERRORS)
     seen, _ = watch(client, followed, prefix=True)
     client.put(f"{followed}0", b"0")
     last = event(seen, "PUT", f"{followed}0", b"0").mod_revision
@@ -68,6 +58,10 @@ with step("watch"):
 
 with step("alive"):
     time.sleep(10)
-    check(pair(client, leased) is not None, "the leased key is there")
+    equal("pair", pair(client, leased), before.kvs[0])
+    renewal.good()
     remaining = client.get_lease_info(lease.id).TTL
-    check(remaining >= 25, f"{remaining} s remain of 30")
+    check(remaining >= 8, f"{remaining} s remain of 15")
+    client.put(f"{followed}4", b"4")
+    event(seen, "PUT", f"{followed}4", b"4")
+    seen.none("another event", quiet=0.3)

@@ -76,8 +76,11 @@ with step("read-only"):
 
     def read_only():
         before = revision(client, key)
-        client.transaction(compare=[], success=[tx.get(key), tx.get(names[0])], failure=[])
-        return revision(client, key), before
+        _, found = client.transaction(compare=[], success=[tx.get(key), tx.get(names[0])], failure=[])
+        header = found[0][0][1].response_header.revision
+        after = revision(client, key)
+        check(before <= header <= after, f"{before}, then {header} in the transaction, then {after}")
+        return after, before
 
     undisturbed("the revision", read_only)
 

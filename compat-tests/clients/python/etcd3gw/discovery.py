@@ -4,7 +4,7 @@ import json
 import threading
 
 from bench import PREFIX, equal, lacks, step, until
-from support import connect, revision
+from support import Renewal, connect, revision
 
 
 def value(address, metadata=None):
@@ -19,21 +19,16 @@ class Instance:
         self.client = connect()
         self.lease = self.client.lease(ttl)
         self.put()
-        self.over = threading.Event()
-        threading.Thread(target=self.renew, args=(ttl / 3,), daemon=True).start()
+        self.renewal = Renewal(self.lease, ttl / 3)
 
     def put(self, metadata=None):
         self.client.put(f"{PREFIX}/{self.address}", value(self.address, metadata), lease=self.lease)
 
-    def renew(self, pause):
-        while not self.over.wait(pause):
-            self.lease.refresh()
-
     def die(self):
-        self.over.set()
+        self.renewal.stop()
 
     def deregister(self):
-        self.over.set()
+        self.renewal.stop()
         self.lease.revoke()
 
 

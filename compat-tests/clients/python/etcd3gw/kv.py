@@ -1,7 +1,8 @@
-"""Keys, values and ranges with etcd3gw. It shows no answer of a put or a delete, only whether one deleted something."""
+"""Keys, values and ranges with etcd3gw. It shows no answer of a put or a delete, only whether one deleted something; in a
+transaction, which it takes and shows as JSON, they can be seen."""
 
-from bench import PREFIX, check, equal, lacks, note, step, undisturbed
-from support import connect, pair, rejected, revision
+from bench import PREFIX, check, equal, note, step, undisturbed
+from support import connect, decode, delete, pair, put, rejected, revision, transact
 
 client = connect()
 key = f"{PREFIX}/key"
@@ -9,7 +10,7 @@ everything = bytes(range(256))
 
 with step("put"):
 
-    def put():
+    def put_anew():
         client.delete(key)
         before = revision(client)
         client.put(key, everything)
@@ -17,7 +18,7 @@ with step("put"):
         first = pair(client, key)
         return revision(client), before + 1
 
-    undisturbed("the revision after the put", put)
+    undisturbed("the revision after the put", put_anew)
     equal("key and value", (first["key"], first["value"]), (key.encode(), everything))
     equal("mod_revision", first["mod_revision"], first["create_revision"])
     check(first["mod_revision"] > 0, "mod_revision is above 0")
@@ -29,20 +30,36 @@ with step("again"):
     check(second["mod_revision"] > first["mod_revision"], "mod_revision rises")
     equal("create_revision and version", (second["create_revision"], second["version"]), (first["create_revision"], 2))
 
-lacks("prev-kv", "etcd3gw 2.7 shows no answer of a put or a delete")
+with step("prev-kv"):
+
+    def before(operation):
+        """The pair that the operation gives as that before it."""
+        (answer,) = transact(client, [operation])["responses"][0].values()
+        return [answer["prev_kv"]] if "prev_kv" in answer else answer.get("prev_kvs", [])
+
+    def numbers(found):
+        return [(decode(one["value"]), int(one["mod_revision"]), int(one["version"])) for one in found]
+
+    wanted = [(b"second", second["mod_revision"], 2)]
+    equal("pair before a put", numbers(before(put(key, b"third", prev_kv=True))), wanted)
+    third = pair(client, key)
+    wanted = [(b"third", third["mod_revision"], 3)]
+    equal("pairs before a delete", numbers(before(delete(key, prev_kv=True))), wanted)
+    equal("pair before a new key", before(put(key, b"anew", prev_kv=True)), [])
+    note("in transactions: etcd3gw shows no other answer of a put or a delete")
 
 with step("missing"):
     equal("get", client.get(f"{PREFIX}/none"), [])
 
 with step("delete"):
 
-    def delete():
+    def delete_it():
         client.put(key, b"")
         before = revision(client)
         equal("deleted", client.delete(key), True)
         return revision(client), before + 1
 
-    undisturbed("the revision after the delete", delete)
+    undisturbed("the revision after the delete", delete_it)
     equal("the pair", pair(client, key), None)
     client.put(key, b"anew")
     equal("version", pair(client, key)["version"], 1)
@@ -127,7 +144,16 @@ with step("delete-prefix"):
     equal("keys", ranged(), [])
     equal("a neighbour", client.get(f"{folder}0"), [b"neighbour"])
 
-lacks("ignore-value", "etcd3gw 2.7 has no such argument")
+with step("ignore-value"):
+    name = f"{PREFIX}/ignored"
+    rejected("etcdserver: key not found", transact, client, [put(name, b"", ignore_value=True)])
+    client.put(name, b"stays")
+    made = pair(client, name)
+    transact(client, [put(name, b"", ignore_value=True)])
+    now = pair(client, name)
+    equal("value and version", (now["value"], now["version"]), (b"stays", 2))
+    check(now["mod_revision"] > made["mod_revision"], "mod_revision rises")
+    note("in transactions: put has no such argument")
 
 with step("empty-key"):
     rejected("etcdserver: key is not provided", client.put, "", b"value")

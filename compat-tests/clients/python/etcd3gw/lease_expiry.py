@@ -1,32 +1,12 @@
 """Expiry of leases. etcd3gw renews nothing by itself: the application calls refresh, here twice a second."""
 
-import threading
 import time
 
 from bench import PREFIX, check, equal, step
-from support import connect, event, watch
+from support import Renewal, connect, event, watch
 
 client = connect()
 key = f"{PREFIX}/key"
-
-
-class Renewal(threading.Thread):
-    """The loop that an application of etcd3gw has to keep its lease."""
-
-    def __init__(self, lease):
-        super().__init__(daemon=True)
-        self.lease = lease
-        self.over = threading.Event()
-        self.start()
-
-    def run(self):
-        while not self.over.wait(0.5):
-            self.lease.refresh()
-
-    def stop(self):
-        self.over.set()
-        self.join()
-
 
 with step("expires"):
     seen, _ = watch(client, key)
@@ -42,7 +22,7 @@ with step("expires"):
 with step("kept"):
     lease = client.lease(2)
     client.put(key, b"2", lease=lease)
-    renewal = Renewal(lease)
+    renewal = Renewal(lease, 0.5)
     event(seen, "PUT", key, b"2")
     seen.none("an event while the lease is renewed", quiet=7)
     equal("value", client.get(key), [b"2"])

@@ -1,27 +1,17 @@
 """The server is killed and started again under etcd3gw. Its watches fall silent with the connection; an
 application makes them again from the last revision that it saw."""
 
-import threading
 import time
 
 import requests
 
 from bench import PREFIX, ask, check, equal, note, step, until
 from etcd3gw.exceptions import Etcd3Exception
-from support import connect, event, pair, revision, watch
+from support import Renewal, connect, event, pair, revision, watch
 
 ERRORS = (Etcd3Exception, requests.RequestException)
 client = connect(timeout=5)
 leased, followed = f"{PREFIX}/leased", f"{PREFIX}/followed/"
-
-
-def renew(lease):
-    while True:
-        time.sleep(1)
-        try:
-            lease.refresh()
-        except ERRORS:
-            pass  # the next one
 
 
 def readable():
@@ -32,9 +22,9 @@ def readable():
 
 
 with step("before"):
-    lease, bare = client.lease(30), client.lease(300)
+    lease, bare = client.lease(15), client.lease(300)
     client.put(leased, b"mine", lease=lease)
-    threading.Thread(target=renew, args=(lease,), daemon=True).start()
+    renewal = Renewal(lease, 1, through=ERRORS)
     seen, _ = watch(client, followed, prefix=True)
     client.put(f"{followed}0", b"0")
     last = int(event(seen, "PUT", f"{followed}0", b"0")["mod_revision"])
@@ -64,6 +54,10 @@ with step("watch"):
 
 with step("alive"):
     time.sleep(10)
-    check(pair(client, leased) is not None, "the leased key is there")
+    equal("pair", pair(client, leased), before)
+    renewal.good()
     remaining = lease.ttl()
-    check(remaining >= 25, f"{remaining} s remain of 30")
+    check(remaining >= 8, f"{remaining} s remain of 15")
+    client.put(f"{followed}4", b"4")
+    event(seen, "PUT", f"{followed}4", b"4")
+    seen.none("another event", quiet=0.3)

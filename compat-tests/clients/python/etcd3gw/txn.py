@@ -81,8 +81,10 @@ with step("read-only"):
 
     def read_only():
         before = revision(client)
-        transact(client, [get(key), get(names[0])])
-        return revision(client), before
+        header = int(transact(client, [get(key), get(names[0])])["header"]["revision"])
+        after = revision(client)
+        check(before <= header <= after, f"{before}, then {header} in the transaction, then {after}")
+        return after, before
 
     undisturbed("the revision", read_only)
 

@@ -51,10 +51,12 @@ with step("changed"):
     refused(NoAuthError, c.set, node, b"")
 
 with step("bad-version"):
-    # By the open node: changing a list needs the admin permission, which nobody has on the other one any more.
     acls, _ = a.get_acls(f"{root}/open")
     refused(BadVersionError, a.set_acls, f"{root}/open", acls, version=7)
     equal("aversion", a.exists(f"{root}/open").aversion, 0)
+    # Who may administrate is asked before the version.
+    refused(NoAuthError, a.set_acls, node, acls, version=7)
+    equal("aversion of the other", a.exists(node).aversion, 1)
 
 for client in (a, b, c):
     close(client)

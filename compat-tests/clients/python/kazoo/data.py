@@ -119,11 +119,11 @@ with step("no-children"):
     refused(NoChildrenForEphemeralsError, client.create, f"{root}/ephemeral/child", b"")
 
 with step("bad-path"):
+    session = client.client_id[0]
     refused(ValueError, client.create, f"{root}/a/../b", b"")
     note("kazoo takes an empty segment out of a path before it sends it")
     equal("path", client.create(f"{root}//twice", b""), f"{root}/twice")
     children_are(other, f"{root}/twice", [])
-    session = client.client_id[0]
     client.get(node)
     equal("session", client.client_id[0], session)
 

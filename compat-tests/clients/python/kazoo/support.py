@@ -10,8 +10,8 @@ from bench import ADDRESS, PREFIX, Seen, equal
 logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 
 
-def connect(address=ADDRESS, timeout=10, chroot="", listener=None):
-    client = KazooClient(hosts=address + chroot, timeout=timeout)
+def connect(address=ADDRESS, timeout=10, chroot="", listener=None, **named):
+    client = KazooClient(hosts=address + chroot, timeout=timeout, **named)
     if listener:
         client.add_listener(listener)
     client.start(timeout=15)
@@ -35,8 +35,14 @@ def event(seen, kind, path, limit=5):
     equal("event", (got.type, got.path), (kind, path))
 
 
+def heard(client, path):
+    """In an ensemble a server may not have heard of another client's writes yet: from here on this client sees them."""
+    client.sync(path)
+    return client
+
+
 def children_are(client, path, wanted):
     equal(f"children of {path}", sorted(client.get_children(path)), sorted(wanted))
 
 
-__all__ = ["ADDRESS", "PREFIX", "Seen", "children_are", "close", "connect", "event", "make_root"]
+__all__ = ["ADDRESS", "PREFIX", "Seen", "children_are", "close", "connect", "event", "heard", "make_root"]

@@ -2,9 +2,35 @@
 
 from bench import Seen, check, equal, refused, step, until
 from kazoo.exceptions import NoNodeError
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from support import close, connect, event, make_root
 
-a, b = connect(), connect()
+
+class Ordered(SequentialThreadingHandler):
+    """Keeps the order in which kazoo's reading thread hands out events and replies: behind it they go through different
+    threads."""
+
+    def __init__(self):
+        super().__init__()
+        self.order = []
+
+    def dispatch_callback(self, callback):
+        if callback.type == "watch":
+            self.order.append(callback.args[0].type)
+        super().dispatch_callback(callback)
+
+    def async_result(self):
+        return Reply(self)
+
+
+class Reply(AsyncResult):
+    def set(self, value=None):
+        self._handler.order.append(value)
+        super().set(value)
+
+
+handler = Ordered()
+a, b = connect(handler=handler), connect()
 root = make_root(b)
 node = f"{root}/node"
 b.create(node, b"0")
@@ -19,14 +45,18 @@ with step("once"):
 
 with step("before"):
     equal("value", a.get(node)[0], b"2")
-    # Many times over: whenever a reply shows the change, its event is there. kazoo hands events and replies to
-    # different threads, hence the short wait.
+    # Many times over: whenever a reply shows the change, its event was handed out before.
     for number in range(20):
         seen = Seen()
-        version = a.get(node, watch=seen)[1].version
-        b.set_async(node, str(number).encode())
-        until("a get shows the change", 5, lambda: a.get(node)[1].version == version + 1)
-        event(seen, "CHANGED", node, limit=0.3)
+        value = f"value {number}".encode()
+        a.get(node, watch=seen)
+        handler.order.clear()
+        b.set_async(node, value)
+        until("a get shows the change", 5, lambda: a.get(node)[0] == value)
+        order = [what if isinstance(what, str) else what[0] for what in handler.order]
+        check("CHANGED" in order, f"the event is there: {order}")
+        check(order.index("CHANGED") < order.index(value), f"the event came before the reply that shows the change: {order}")
+        event(seen, "CHANGED", node, limit=2)
 
 with step("again"):
     for value in (b"x", b"y"):

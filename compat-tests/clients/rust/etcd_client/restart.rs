@@ -13,9 +13,9 @@ pub(crate) async fn play(at: Place) {
     let names = ["0", "1", "2", "3"].map(|name| format!("{folder}{name}"));
     let (mut client, lease, bare, before, last) = step("before", async {
         let mut client = connect(&at.address).await?;
-        let lease = client.lease_grant(30, None).await?.id();
+        let lease = client.lease_grant(15, None).await?.id();
         let bare = client.lease_grant(300, None).await?.id();
-        keep_alive(&client, lease, s(30));
+        keep_alive(&client, lease, s(15));
         let options = PutOptions::new().with_lease(lease);
         client.put(held.as_str(), "x", Some(options)).await?;
         let before = there(&mut client, &held).await?;
@@ -55,7 +55,7 @@ pub(crate) async fn play(at: Place) {
         Ok(())
     })
     .await;
-    step("watch", async {
+    let mut watch = step("watch", async {
         note("the crate ends a watch with its connection: one is made again from the last revision + 1");
         let from = prefix().with_start_revision(last + 1);
         let mut watch = Watch::of(&mut client, &folder, from).await?;
@@ -68,16 +68,19 @@ pub(crate) async fn play(at: Place) {
             (true, &names[3], "3"),
         ];
         watch.expect(&expected, s(10)).await?;
-        watch.silent(s(1)).await
+        watch.silent(s(1)).await?;
+        Ok(watch)
     })
     .await;
     step("alive", async {
         sleep(s(10)).await;
         equal(&there(&mut client, &held).await?, &before, "pair")?;
         let answer = client.lease_time_to_live(lease, None).await?;
-        // Renewed each 10 s: with less than 15 s left it is not.
-        ensure!(answer.ttl() >= 15, "TTL {}", answer.ttl());
-        Ok(())
+        ensure!(answer.ttl() >= 8, "TTL {} of 15", answer.ttl());
+        let later = format!("{folder}4");
+        client.put(later.as_str(), "4", None).await?;
+        watch.expect(&[(true, later.as_str(), "4")], s(5)).await?;
+        watch.silent(ms(300)).await
     })
     .await;
 }

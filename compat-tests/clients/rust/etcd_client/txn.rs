@@ -1,7 +1,7 @@
 //! Transactions.
 
 use ::etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::support::{Pair, connect, pair, refused, revision, there, undisturbed};
 use crate::common::{Place, equal, step};
@@ -146,7 +146,13 @@ pub(crate) async fn play(at: Place) {
                 TxnOp::get(one.as_str(), None),
                 TxnOp::get(two.as_str(), None),
             ]);
-            Ok((revision(client.txn(txn).await?.header())?, before))
+            let header = revision(client.txn(txn).await?.header())?;
+            let after = revision(client.get(one.as_str(), None).await?.header())?;
+            ensure!(
+                before <= header && header <= after,
+                "{before}, then {header} in the transaction, then {after}"
+            );
+            Ok((after, before))
         })
         .await
     })

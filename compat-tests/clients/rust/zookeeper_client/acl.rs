@@ -84,7 +84,13 @@ pub(crate) async fn play(at: Place) {
     .await;
     step("bad-version", async {
         let answer = a.set_acl(&at.prefix, &Acls::anyone_all(), Some(7)).await;
-        refused(answer, &Error::BadVersion, "setACL")
+        refused(answer, &Error::BadVersion, "setACL")?;
+        equal(&shown(&a, &at.prefix).await?.1, &0, "aversion")?;
+        // Who may administrate is asked before the version.
+        let answer = a.set_acl(&node, &Acls::anyone_all(), Some(7)).await;
+        refused(answer, &Error::NoAuth, "setACL of the other")?;
+        let expected = (list("READ", "world", "anyone"), 1);
+        equal(&shown(&a, &node).await?, &expected, "list of the other")
     })
     .await;
 }

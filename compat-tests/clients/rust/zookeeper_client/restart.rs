@@ -1,15 +1,14 @@
 //! The server is killed and started again under its clients.
 
-use ::zookeeper_client::{Client, EventType, SessionState};
+use ::zookeeper_client::{Client, EventType, SessionId, SessionState};
 use anyhow::{Context as _, Result, ensure};
 
 use super::support::{EPHEMERAL, PERSISTENT, SEQUENTIAL, connect_for, there, what};
 use crate::common::{Place, equal, fault, s, step, until, within};
 
-/// Disconnected, then connected again, with the same session.
-async fn back(client: &Client) -> Result<()> {
+/// Connected again, with the session of before.
+async fn back(client: &Client, session: SessionId) -> Result<()> {
     let mut states = client.state_watcher();
-    let session = client.session_id();
     let connected = async {
         while states.state() != SessionState::SyncConnected {
             states.changed().await;
@@ -36,6 +35,7 @@ pub(crate) async fn play(at: Place) {
     })
     .await;
     step("down", async {
+        let sessions = (a.session_id(), b.session_id());
         let mut states = a.state_watcher();
         let _ = states.state();
         fault("restart").await?;
@@ -47,8 +47,8 @@ pub(crate) async fn play(at: Place) {
             ),
             "state {state}"
         );
-        back(&a).await?;
-        back(&b).await
+        back(&a, sessions.0).await?;
+        back(&b, sessions.1).await
     })
     .await;
     step("stays", async {

@@ -8,7 +8,7 @@ followed=$PREFIX/followed
 step before
 grant 300
 bare=$lease
-grant 30
+grant 15
 put "$leased" mine "\"lease\":$lease"
 renew "$lease" 1
 watch seen "$followed/" "$(end_of "$followed/")"
@@ -50,5 +50,10 @@ step alive
 sleep 10
 equal "pair" "$(pair "$leased")" "$pair"
 good lease/timetolive "{\"ID\":$lease}"
-check "25 s of 30 or more remain" "$(pick .TTL)" -ge 25
+check "8 s of 15 or more remain" "$(pick .TTL)" -ge 8
+put "$followed/4" 4
+brings resumed 1,3 "PUT 1
+PUT 2
+PUT 3
+PUT 4"
 end

@@ -54,18 +54,6 @@ revision() {
   number "$rev"
 }
 
-# undisturbed WHAT COMMAND...: the command leaves two equal numbers in $saw and $wanted. Other scenarios may write to
-# the server meanwhile, so that it has several tries; a server that counts wrongly never gets it right.
-undisturbed() {
-  local what=$1 try
-  shift
-  for try in {1..20}; do
-    "$@"
-    [ "$saw" != "$wanted" ] || return 0
-  done
-  fail "$what: expected $wanted, saw $saw, 20 times"
-}
-
 # grant SECONDS: leaves the new lease's id in $lease.
 grant() {
   good lease/grant "{\"TTL\":$1}"
@@ -106,16 +94,6 @@ events() {
   jq -r '.result.events[]? | "\(.type // "PUT") \(.kv.key | @base64d) \(.kv.value // "" | @base64d) \(.kv.mod_revision) \(.kv.version // 0) \(.prev_kv.value // "" | @base64d)"' \
     "$work/$1" 2>/dev/null | sed 's/ *$//'
 }
-
-# parts NAME FIELDS: these fields of all events, in lines.
-parts() { events "$1" | cut -d ' ' -f "$2"; }
-
-# brings NAME FIELDS WANTED [SECONDS]: the fields of all events so far are, within so long, exactly these lines.
-brings() {
-  soon "${4:-5}" "of the watch $1: $(tr '\n' ';' <<<"$3" | cut -c 1-300)" is "$1" "$2" "$3"
-}
-
-is() { [ "$(parts "$1" "$2")" = "$3" ]; }
 
 count() {
   get "$1" "${2:-}"

@@ -78,8 +78,11 @@ reads() {
   revision
   wanted=$rev
   txn "" "$(g "$key"),$(g "$PREFIX/0")"
+  at=$(header)
   revision
   saw=$rev
+  check "the transaction's own revision is not above" "$at" -le "$saw"
+  check "nor below" "$at" -ge "$wanted"
 }
 undisturbed "the revision" reads
 

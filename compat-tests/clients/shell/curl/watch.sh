@@ -93,14 +93,21 @@ sleep 0.3
 for name in a b c; do equal "events of $name" "$(events "many-$name" | wc -l)" 1; done
 
 step cancel
+# Three requests on one stream: two watches are made and the first of them is cancelled.
+stream cancelled watch "{\"create_request\":{\"key\":\"$(b "$PREFIX/m/a")\",\"watch_id\":7}}
+{\"create_request\":{\"key\":\"$(b "$PREFIX/m/b")\",\"watch_id\":8}}
+{\"cancel_request\":{\"watch_id\":7}}"
+confirmed() { [ "$(jq -r 'select(.result.canceled) | .result.watch_id' "$work/cancelled" 2>/dev/null)" = 7 ]; }
+soon 5 "the cancel is confirmed" confirmed
 kill "$first"
 for name in a b c; do put "$PREFIX/m/$name" more; done
 for name in b c; do
   brings "many-$name" 1-3 "PUT $PREFIX/m/$name $name
 PUT $PREFIX/m/$name more"
 done
-equal "events of the cancelled one" "$(events many-a | wc -l)" 1
-note "cancelled by the end of the call"
+brings cancelled 1-3 "PUT $PREFIX/m/b more"
+sleep 1
+equal "events of the stream with the cancelled one" "$(events cancelled | wc -l)" 1
 
 step burst
 watch burst "$PREFIX/burst/" "$(end_of "$PREFIX/burst/")"

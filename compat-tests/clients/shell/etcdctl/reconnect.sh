@@ -14,6 +14,7 @@ watch seen "$followed/" --prefix
 ADDRESS=$direct
 good put "$followed/0" 0
 brings seen 1,3 "PUT 0"
+pair=$(pair "$leased")
 
 step away
 ask cut
@@ -33,9 +34,15 @@ equal "events" "$(events seen | wc -l)" 5
 
 step alive
 sleep 8
-says "$leased
-mine" get "$leased"
+equal "pair" "$(pair "$leased")" "$pair"
 good lease timetolive "$lease"
 remaining=$(sed -n 's/.*remaining(\([0-9]*\)s).*/\1/p' <<<"$said")
-check "the lease is renewed: more than 6 s of 15 remain" "$remaining" -gt 6
+check "8 s of 15 or more remain" "$remaining" -ge 8
+good put "$followed/4" 4
+brings seen 1,2 "PUT $followed/0
+PUT $followed/1
+PUT $followed/2
+PUT $followed/3
+DELETE $followed/2
+PUT $followed/4"
 end

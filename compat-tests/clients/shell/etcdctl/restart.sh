@@ -7,7 +7,7 @@ followed=$PREFIX/followed
 step before
 grant 300
 bare=$lease
-grant 30
+grant 15
 start keeper lease keep-alive "$lease"
 good put "$leased" mine --lease="$lease"
 watch seen "$followed/" --prefix
@@ -47,9 +47,15 @@ equal "events" "$(events seen | wc -l)" 4
 
 step alive
 sleep 10
-says "$leased
-mine" get "$leased"
+good get "$leased" -w fields
+equal "pair" "$(sed -n '/^"Key"/,$p' <<<"$said")" "$pair"
 good lease timetolive "$lease"
 remaining=$(sed -n 's/.*remaining(\([0-9]*\)s).*/\1/p' <<<"$said")
-check "20 s of 30 or more remain" "$remaining" -ge 20
+check "8 s of 15 or more remain" "$remaining" -ge 8
+good put "$followed/4" 4
+brings seen 1,3 "PUT 0
+PUT 1
+PUT 2
+PUT 3
+PUT 4"
 end

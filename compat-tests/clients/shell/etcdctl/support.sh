@@ -9,6 +9,9 @@ ctl() {
   erred=$(tail -n 1 "$work/err")
 }
 
+# knows COMMAND OPTION: this release of etcdctl has it.
+knows() { "${etcdctl[@]}" "$1" --help 2>/dev/null | grep -q -- "$2"; }
+
 # good ARGUMENT...: it succeeds.
 good() {
   ctl "$@" </dev/null
@@ -43,18 +46,6 @@ revision() {
   json get "$PREFIX/none"
   rev=$(pick .header.revision)
   number "$rev"
-}
-
-# undisturbed WHAT COMMAND...: the command leaves two equal numbers in $saw and $wanted. Other scenarios may write to
-# the server meanwhile, so that it has several tries; a server that counts wrongly never gets it right.
-undisturbed() {
-  local what=$1 try
-  shift
-  for try in {1..20}; do
-    "$@"
-    [ "$saw" != "$wanted" ] || return 0
-  done
-  fail "$what: expected $wanted, saw $saw, 20 times"
 }
 
 # pair KEY: create revision, mod revision, version, lease and value, where there is a pair.
@@ -94,19 +85,15 @@ events() {
     "$work/$1" 2>/dev/null | sed 's/ *$//'
 }
 
-# parts NAME FIELDS: these fields of all events, in lines.
-parts() { events "$1" | cut -d ' ' -f "$2"; }
-
-# brings NAME FIELDS WANTED [SECONDS]: the fields of all events so far are, within so long, exactly these lines.
-brings() {
-  soon "${4:-5}" "of the watch $1: $(tr '\n' ';' <<<"$3" | cut -c 1-300)" is "$1" "$2" "$3"
-}
-
-is() { [ "$(parts "$1" "$2")" = "$3" ]; }
-
 gone() {
   good get "$1"
   [ -z "$said" ]
 }
 
 has() { grep -q "$2" "$work/$1"; }
+
+# has_value KEY VALUE
+has_value() {
+  good get "$1" --print-value-only
+  [ "$said" = "$2" ]
+}

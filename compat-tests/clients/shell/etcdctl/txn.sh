@@ -84,8 +84,11 @@ reads() {
   wanted=$rev
   passes "" "get $key
 get $PREFIX/0" ""
+  at=$(pick .header.revision)
   revision
   saw=$rev
+  check "the transaction's own revision is not above" "$at" -le "$saw"
+  check "nor below" "$at" -ge "$wanted"
 }
 undisturbed "the revision" reads
 

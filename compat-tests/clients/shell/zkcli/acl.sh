@@ -51,6 +51,12 @@ says c "set $node x" "Insufficient permission : $node"
 
 step bad-version
 says a "setAcl -v 7 $PREFIX/open world:anyone:cdrwa" "version No is not valid : $PREFIX/open"
+stat a "$PREFIX/open"
+equal "aversion" "$(field aclVersion)" 0
+# Who may administrate is asked before the version.
+says a "setAcl -v 7 $node world:anyone:cdrwa" "Insufficient permission : $node"
+stat a "$node"
+equal "aversion of the other" "$(field aclVersion)" 1
 close a
 close b
 close c

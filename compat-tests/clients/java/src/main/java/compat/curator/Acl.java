@@ -55,7 +55,12 @@ public final class Acl implements Scenario {
             equal("value", "1", Cf.get(c, mine));
             refused("set", NoAuthException.class, () -> c.setData().forPath(mine, new byte[0]));
         });
-        // On the open node: nobody may change the other list any more, and that is asked before the version.
-        run.step("bad-version", () -> refused("setACL", BadVersionException.class, () -> a.setACL().withVersion(7).withACL(Ids.OPEN_ACL_UNSAFE).forPath(open)));
+        run.step("bad-version", () -> {
+            refused("setACL", BadVersionException.class, () -> a.setACL().withVersion(7).withACL(Ids.OPEN_ACL_UNSAFE).forPath(open));
+            equal("aversion", 0, a.checkExists().forPath(open).getAversion());
+            // Who may administrate is asked before the version.
+            refused("setACL of the other", NoAuthException.class, () -> a.setACL().withVersion(7).withACL(Ids.OPEN_ACL_UNSAFE).forPath(mine));
+            equal("aversion of the other", 1, a.checkExists().forPath(mine).getAversion());
+        });
     }
 }

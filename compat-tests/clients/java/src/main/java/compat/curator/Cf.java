@@ -9,6 +9,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.retry.RetryNTimes;
+import org.apache.zookeeper.KeeperException;
 
 /** The few calls that every scenario makes. */
 final class Cf {
@@ -62,6 +63,20 @@ final class Cf {
         List<String> names = new ArrayList<>(client.getChildren().forPath(path));
         Collections.sort(names);
         return names;
+    }
+
+    /** Names below a path that may be gone: the paths of recipes are containers. */
+    static List<String> childrenIfThere(CuratorFramework client, String path) throws Exception {
+        try {
+            return children(client, path);
+        } catch (KeeperException.NoNodeException e) {
+            return List.of();
+        }
+    }
+
+    /** In an ensemble a server may not have heard of another client's writes yet: from here on this client sees them. */
+    static void sync(CuratorFramework client, String path) throws Exception {
+        client.sync().forPath(path);
     }
 
     static long session(CuratorFramework client) throws Exception {

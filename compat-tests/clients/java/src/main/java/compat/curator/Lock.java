@@ -60,10 +60,7 @@ public final class Lock implements Scenario {
             }
             equal("counter", "30", Cf.get(watcher, counter));
         });
-        run.step("clean", () -> {
-            // The lock's own path is a container: it may be gone already.
-            equal("contenders", List.of(), Cf.there(watcher, path) ? Cf.children(watcher, path) : List.of());
-        });
+        run.step("clean", () -> equal("contenders", List.of(), Cf.childrenIfThere(watcher, path)));
     }
 
     /** A mutex belongs to the thread that took it: one thread for each contender. */

@@ -7,7 +7,7 @@ import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.state.ConnectionState;
 import org.apache.curator.framework.state.ConnectionStateListener;
 
-/** The connection states that Curator told. */
+/** The connection states that Curator told after the first connection. */
 final class States implements ConnectionStateListener {
     private final BlockingQueue<ConnectionState> told = new LinkedBlockingQueue<>();
 
@@ -19,7 +19,10 @@ final class States implements ConnectionStateListener {
 
     @Override
     public void stateChanged(CuratorFramework client, ConnectionState state) {
-        told.add(state);
+        // The first connection is told by a thread of its own, which may be late.
+        if (state != ConnectionState.CONNECTED) {
+            told.add(state);
+        }
     }
 
     /** The next state told, which comes in time, is this one. */

@@ -1,11 +1,13 @@
 package compat.jetcd;
 
 import static compat.Run.equal;
+import static compat.Run.holds;
 
 import compat.Run;
 import compat.Scenario;
 import io.etcd.jetcd.Client;
 import io.etcd.jetcd.lease.LeaseKeepAliveResponse;
+import io.etcd.jetcd.options.LeaseOption;
 import io.etcd.jetcd.support.Observers;
 import io.etcd.jetcd.watch.WatchEvent;
 import java.util.ArrayList;
@@ -18,6 +20,7 @@ public final class Reconnect implements Scenario {
     private Events watch;
     private String leased;
     private long lease;
+    private long modified;
     private long mended;
 
     @Override
@@ -30,7 +33,7 @@ public final class Reconnect implements Scenario {
             leased = prefix + "/leased";
             lease = Etcd.get(a.getLeaseClient().grant(15)).getID();
             a.getLeaseClient().keepAlive(lease, Observers.<LeaseKeepAliveResponse>observer(response -> {}));
-            Etcd.put(a, leased, "x", lease);
+            modified = Etcd.put(a, leased, "x", lease).getHeader().getRevision();
             watch = Events.of(run, a, watched, Events.prefix());
             watch.put(watched + "0", "0", Etcd.put(b, watched + "0", "0").getHeader().getRevision());
         });
@@ -55,8 +58,12 @@ public final class Reconnect implements Scenario {
         });
         run.step("alive", () -> {
             Run.pause(Math.max(0, 8000 - (System.nanoTime() - mended) / 1_000_000));
-            equal("lease of the key", lease, Etcd.pair(b, leased).getLease());
-            equal("value", "x", Etcd.value(a, leased));
+            Etcd.pair("pair", Etcd.pair(b, leased), leased, "x", modified, modified, 1, lease);
+            equal("value over the link", "x", Etcd.value(a, leased));
+            long left = Etcd.get(b.getLeaseClient().timeToLive(lease, LeaseOption.DEFAULT)).getTTL();
+            holds("remaining of 15, 8 at least", left >= 8, left);
+            watch.put(watched + "4", "4", Etcd.put(b, watched + "4", "4").getHeader().getRevision());
+            watch.silent(300);
         });
     }
 }

@@ -33,7 +33,7 @@ public final class Restart implements Scenario {
             client = Etcd.connect(run);
             leased = run.prefix() + "/leased";
             watched = run.prefix() + "/watched/";
-            lease = Etcd.get(client.getLeaseClient().grant(30)).getID();
+            lease = Etcd.get(client.getLeaseClient().grant(15)).getID();
             bare = Etcd.get(client.getLeaseClient().grant(300)).getID();
             client.getLeaseClient().keepAlive(lease, Observers.<LeaseKeepAliveResponse>observer(response -> {}));
             modified = Etcd.put(client, leased, "x", lease).getHeader().getRevision();
@@ -71,8 +71,10 @@ public final class Restart implements Scenario {
         run.step("alive", () -> {
             Run.pause(10_000);
             long left = Etcd.get(client.getLeaseClient().timeToLive(lease, LeaseOption.DEFAULT)).getTTL();
-            holds("remaining, above 15", left > 15, left);
-            equal("value", "x", Etcd.value(client, leased));
+            holds("remaining of 15, 8 at least", left >= 8, left);
+            Etcd.pair("pair", Etcd.pair(client, leased), leased, "x", modified, modified, 1, lease);
+            watch.put(watched + "4", "4", Etcd.put(client, watched + "4", "4").getHeader().getRevision());
+            watch.silent(300);
         });
     }
 }

@@ -59,7 +59,12 @@ public final class Acl implements Scenario {
             equal("value", "1", Zk.get(c, mine));
             refused("set", NoAuthException.class, () -> c.setData(mine, new byte[0], -1));
         });
-        // On the open node: nobody may change the other list any more, and that is asked before the version.
-        run.step("bad-version", () -> refused("setACL", BadVersionException.class, () -> a.setACL(open, Ids.OPEN_ACL_UNSAFE, 7)));
+        run.step("bad-version", () -> {
+            refused("setACL", BadVersionException.class, () -> a.setACL(open, Ids.OPEN_ACL_UNSAFE, 7));
+            equal("aversion", 0, a.exists(open, false).getAversion());
+            // Who may administrate is asked before the version.
+            refused("setACL of the other", NoAuthException.class, () -> a.setACL(mine, Ids.OPEN_ACL_UNSAFE, 7));
+            equal("aversion of the other", 1, a.exists(mine, false).getAversion());
+        });
     }
 }

@@ -26,7 +26,12 @@ public final class Events implements Watcher {
 
     /** The next event, which comes within 3 s, is this one. */
     public void next(EventType type, String path) throws InterruptedException {
-        equal("event", type + " " + path, text(nodes.poll(3, TimeUnit.SECONDS)));
+        next(type, path, 3000);
+    }
+
+    /** The next event, which comes in time, is this one. */
+    public void next(EventType type, String path, long millis) throws InterruptedException {
+        equal("event", type + " " + path, text(nodes.poll(millis, TimeUnit.MILLISECONDS)));
     }
 
     /** Exactly one event: this one, and no other within half a second. */
@@ -38,11 +43,6 @@ public final class Events implements Watcher {
     /** No event within this time. */
     public void silent(long millis) throws InterruptedException {
         equal("event", "none", text(nodes.poll(millis, TimeUnit.MILLISECONDS)));
-    }
-
-    /** Waits for an event of any kind; false when none comes in time. */
-    public boolean any(long millis) throws InterruptedException {
-        return nodes.poll(millis, TimeUnit.MILLISECONDS) != null;
     }
 
     /** Waits until this state was told, whatever came before it. */
