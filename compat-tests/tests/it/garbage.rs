@@ -10,7 +10,7 @@ use causeway_compat_tests::target::connect;
 use causeway_compat_tests::{Gateway, Settings, Work};
 
 /// Bytes that look random and are the same in every run.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     (0..length)
         .map(|_| {

@@ -4,12 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_compat_tests::protocol::Protocol;
 use causeway_compat_tests::record::patterns::{collect, print, read, unknown};
 use causeway_compat_tests::record::replay::{Options, Report, replay_with};
 use causeway_compat_tests::record::transcript::{Entry, Side};
-use causeway_compat_tests::record::{
-    Recorder, Run, Subject, Transcript, folder, patterns, transcripts,
-};
+use causeway_compat_tests::record::{Recorder, Run, Transcript, folder, patterns, transcripts};
 use causeway_compat_tests::target::{Etcd, ZooKeeper};
 use causeway_compat_tests::{Etcdctl, Kazoo, Work};
 
@@ -46,7 +45,7 @@ fn whatever_bytes_pass_a_recorder_unchanged() {
     let noise: Vec<u8> = (0..300_000_u32)
         .map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8)
         .collect();
-    for subject in [Subject::ZooKeeper, Subject::Etcd] {
+    for subject in [Protocol::ZooKeeper, Protocol::Etcd] {
         for start in [
             &b""[..],
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -72,7 +71,7 @@ fn refused_upstream_is_refused_downstream() {
         .unwrap()
         .local_addr()
         .unwrap();
-    let recorder = Recorder::start(Subject::ZooKeeper, &free.to_string()).unwrap();
+    let recorder = Recorder::start(Protocol::ZooKeeper, &free.to_string()).unwrap();
     let mut stream = TcpStream::connect(recorder.address()).unwrap();
     // A reset and not an end.
     assert!(stream.read(&mut [0]).is_err());
@@ -115,7 +114,7 @@ fn a_recorded_zookeeper_client_is_replayed() {
     Work::scenario("record-zookeeper", |work| {
         let server = ZooKeeper::start(work, "zookeeper")?;
         let direct = server.kazoo().everyday("/direct")?;
-        let recorder = Recorder::start(Subject::ZooKeeper, &server.address())?;
+        let recorder = Recorder::start(Protocol::ZooKeeper, &server.address())?;
         let through = Kazoo::new(&recorder.address()).everyday("/recorded")?;
         ensure!(
             direct == through,
@@ -159,7 +158,7 @@ fn a_recorded_etcd_client_is_replayed() {
             ])
         };
         let direct = script(&server.etcdctl(), "same")?;
-        let recorder = Recorder::start(Subject::Etcd, &server.address())?;
+        let recorder = Recorder::start(Protocol::Etcd, &server.address())?;
         server.etcdctl().run(&["del", "same", "--prefix"])?;
         let etcdctl = Etcdctl::new(&recorder.address());
         let through = script(&etcdctl, "same")?;

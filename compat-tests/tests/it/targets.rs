@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use causeway_compat_tests::clients::{output, python};
 use causeway_compat_tests::link::Link;
+use causeway_compat_tests::protocol::Protocol;
 use causeway_compat_tests::target::{self, Fault, Options, Running, catalogue};
 use causeway_compat_tests::{Etcdctl, Work, until};
 
@@ -109,10 +110,7 @@ fn check_three(kind: &str, back_from_nothing: bool) {
         act(target, "kill 1")?;
         store.until_put("without one", "two")?;
         act(target, "kill 2")?;
-        ensure!(
-            store.put_within(4, "lost", "x").is_err(),
-            "one of three decides nothing"
-        );
+        store.takes_nothing("one of three decides nothing")?;
         act(target, "start 2")?;
         store.until_put("with two", "three")?;
         if back_from_nothing {
@@ -154,10 +152,7 @@ fn a_gateway_and_what_is_behind_it_fail_apart() {
         let target = &mut *target;
         store.put("kept", "one")?;
         act(target, "legacy kill")?;
-        ensure!(
-            store.put_within(4, "lost", "x").is_err(),
-            "a relay keeps nothing itself"
-        );
+        store.takes_nothing("a relay keeps nothing itself")?;
         refused(target, "start", "runs already")?;
         act(target, "legacy start")?;
         store.until("kept", "one")?;
@@ -168,7 +163,11 @@ fn a_gateway_and_what_is_behind_it_fail_apart() {
             return Err(anyhow!("both protocols, not {:?}", store.addresses()));
         };
         etcd.until("kept", "")?;
-        zookeeper.until("kept", "one")
+        zookeeper.until("kept", "one")?;
+        target.clear()?;
+        store.until("kept", "")?;
+        store.put("kept", "two")?;
+        store.until("kept", "two")
     });
 }
 
@@ -188,6 +187,9 @@ fn etcd_grpc_proxy() {
         store.expect("kept", "one")?;
         refused(target, "restart empty", "keeps nothing")?;
         act(target, "legacy restart empty")?;
+        store.until("kept", "")?;
+        store.put("kept", "two")?;
+        target.clear()?;
         store.until("kept", "")
     });
 }
@@ -237,7 +239,7 @@ fn a_layout_claims_the_names_that_the_caller_gives() {
             ..Options::default()
         };
         let target = target::start(work, "causeway-embedded", &options)?;
-        let etcdctl = Etcdctl::new(&target.etcd().context("etcd")?);
+        let etcdctl = Etcdctl::new(&target.one_address(Protocol::Etcd)?);
         let registration = |name: &str| {
             let key = format!("{name}/10.20.3.1:9000");
             (key, "{\"Op\":0,\"Addr\":\"10.20.3.1:9000\"}".to_string())
@@ -324,7 +326,7 @@ fn over_a_link(store: &Store) -> Result<()> {
 fn clock_is_stepped(target: &mut dyn Running, store: &Store) -> Result<()> {
     const HOUR_MS: i64 = 3_600_000;
     const SLACK_MS: i64 = 120_000;
-    let zookeeper = target.zookeeper().context("a clock that clients see")?;
+    let zookeeper = target.one_address(Protocol::ZooKeeper)?;
     let own = target.version().starts_with("causeway");
     let mut written = |verb: &str, restart: bool| -> Result<i64> {
         act(target, verb)?;
@@ -440,8 +442,8 @@ struct Store {
 impl Store {
     fn of(target: &dyn Running) -> Store {
         Store {
-            zookeeper: target.zookeeper(),
-            etcd: target.etcd(),
+            zookeeper: target.address(Protocol::ZooKeeper),
+            etcd: target.address(Protocol::Etcd),
         }
     }
 
@@ -498,6 +500,14 @@ impl Store {
         if let Some(address) = &self.etcd {
             let limit = format!("--command-timeout={seconds}s");
             Etcdctl::new(address).run(&[&limit, "put", &format!("bench/{name}"), value])?;
+        }
+        Ok(())
+    }
+
+    /// Fails when any protocol takes a write.
+    fn takes_nothing(&self, why: &str) -> Result<()> {
+        for part in [true, false].into_iter().flat_map(|zk| self.parts(zk)) {
+            ensure!(part.put_within(4, "lost", "x").is_err(), "{why}: {part:?}");
         }
         Ok(())
     }
