@@ -6,9 +6,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::scenario::{Protocol, Scenario};
+use super::{Protocol, Scenario};
+use crate::applications;
+use crate::clients::output;
+use crate::target::ZooKeeperRelease;
 
 /// The clients that are built together: one file in [`super::families`] each.
 pub trait Family: Sync {
@@ -126,7 +129,7 @@ pub fn sources(family: &dyn Family) -> PathBuf {
 
 /// The folder of what is built of them.
 pub fn built(family: &dyn Family) -> PathBuf {
-    super::artefacts().join(family.name())
+    crate::artefacts().join(family.name())
 }
 
 /// Builds a family unless its files are as they were at the last build; says whether it had to.
@@ -145,26 +148,62 @@ pub fn prepare(family: &dyn Family) -> Result<bool> {
 /// Maven is missing or fails.
 pub fn prepare_servers() -> Result<bool> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("servers/zookeeper");
-    let built = super::artefacts().join("zookeeper-3.9");
-    once(&sources, &built, || {
-        let mut folder = std::ffi::OsString::from("-Dcompat.folder=");
-        folder.push(super::artefacts());
-        let mut maven = Command::new("mvn");
-        maven
-            .args(["-q", "-B", "-f"])
-            .arg(sources.join("pom.xml"))
-            .arg(folder)
-            .arg("package");
-        tool(&mut maven, "maven").map(drop)
-    })
-    .context("fetch ZooKeeper 3.9")
+    let mut fetched = false;
+    for release in ["3.9"].into_iter().chain(ZooKeeperRelease::OLD) {
+        let built = crate::artefacts::zookeeper_jars(release);
+        fetched |= once(&sources, &built, || {
+            let mut folder = std::ffi::OsString::from("-Dcompat.folder=");
+            folder.push(crate::artefacts());
+            let mut maven = Command::new("mvn");
+            maven
+                .args(["-q", "-B", "-f"])
+                .arg(sources.join("pom.xml"))
+                .arg(folder)
+                .arg("package");
+            if ZooKeeperRelease::OLD.contains(&release) {
+                maven.arg(format!("-P{release}"));
+            }
+            tool(&mut maven, "maven").map(drop)
+        })
+        .with_context(|| format!("fetch ZooKeeper {release}"))?;
+    }
+    Ok(fetched)
 }
 
-/// Runs `build` into the folder `built` unless `sources` are as they were when it last came to its end.
+/// Builds the applications of service frameworks; says whether it had to.
+///
+/// # Errors
+/// Maven is missing or fails.
+pub fn prepare_applications() -> Result<bool> {
+    let (sources, built) = (applications::sources(), applications::built());
+    once(&sources, &built, || {
+        // Maven takes away neither the jars of older versions nor the classes of files that are gone.
+        fs::remove_dir_all(&built)?;
+        fs::create_dir_all(&built)?;
+        let mut maven = Command::new("mvn");
+        maven
+            .args(["-q", "-B", "process-classes"])
+            .arg(format!("-Dcompat.out={}", built.display()))
+            .current_dir(&sources);
+        tool(&mut maven, "maven and openjdk-17-jdk-headless").map(drop)
+    })
+    .context("build the applications")
+}
+
+/// Runs `build` into the folder `built` unless `sources` are as they were when it last came to its end. Another process that
+/// builds there is waited for.
 fn once(sources: &Path, built: &Path, build: impl FnOnce() -> Result<()>) -> Result<bool> {
-    let mut stamp = built.as_os_str().to_os_string();
-    stamp.push(".stamp");
-    let stamp = PathBuf::from(stamp);
+    let beside = |ending: &str| {
+        let mut path = built.as_os_str().to_os_string();
+        path.push(ending);
+        PathBuf::from(path)
+    };
+    if let Some(folder) = built.parent() {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    let lock = fs::File::create(beside(".lock"))?;
+    lock.lock()?;
+    let stamp = beside(".stamp");
     let digest = format!("{:016x}", digest(sources)?);
     if built.is_dir() && fs::read_to_string(&stamp).is_ok_and(|found| found == digest) {
         return Ok(false);
@@ -181,27 +220,18 @@ fn once(sources: &Path, built: &Path, build: impl FnOnce() -> Result<()>) -> Res
 /// # Errors
 /// The command is missing (the error names `package`) or fails.
 pub fn tool(command: &mut Command, package: &str) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    match command.stdin(std::process::Stdio::null()).output() {
-        Ok(output) => {
-            ensure!(
-                output.status.success(),
-                "{command:?}: {}\n{}{}",
-                output.status,
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            );
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    output(command).map_err(|error| match error.downcast_ref::<std::io::Error>() {
+        Some(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+            let program = command.get_program().to_string_lossy();
+            anyhow!("{program} is missing: install {package}")
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            bail!("{program} is missing: install {package}")
-        }
-        Err(error) => Err(error).context(program),
-    }
+        _ => error,
+    })
 }
 
-/// Of names and contents of all files below `folder`.
+/// Of names and contents of all files below `folder`, wherever that lies: several checkouts may share what is built.
 fn digest(folder: &Path) -> Result<u64> {
+    let root = folder;
     let mut hasher = DefaultHasher::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -220,7 +250,7 @@ fn digest(folder: &Path) -> Result<u64> {
                     folders.push(path);
                 }
             } else {
-                path.hash(&mut hasher);
+                path.strip_prefix(root).unwrap_or(&path).hash(&mut hasher);
                 fs::read(&path)?.hash(&mut hasher);
             }
         }
@@ -230,6 +260,8 @@ fn digest(folder: &Path) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -256,6 +288,33 @@ mod tests {
         assert_eq!(before, digest(folder.path()).expect("digest"));
         fs::write(&file, "two").expect("write");
         assert_ne!(before, digest(folder.path()).expect("digest"));
+        let elsewhere = tempfile::tempdir().expect("folder");
+        fs::write(elsewhere.path().join("a.txt"), "one").expect("write");
+        assert_eq!(before, digest(elsewhere.path()).expect("digest"));
+    }
+
+    #[test]
+    fn one_builds_and_the_others_wait() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (sources, built) = (folder.path().join("sources"), folder.path().join("built"));
+        fs::create_dir(&sources).expect("sources");
+        let builds = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    once(&sources, &built, || {
+                        // Fails when another is at it.
+                        fs::create_dir(built.join("at-it"))?;
+                        std::thread::sleep(std::time::Duration::from_millis(20));
+                        fs::remove_dir(built.join("at-it"))?;
+                        builds.fetch_add(1, Ordering::SeqCst);
+                        Ok(())
+                    })
+                    .expect("built");
+                });
+            }
+        });
+        assert_eq!(builds.into_inner(), 1);
     }
 
     #[test]

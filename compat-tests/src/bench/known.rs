@@ -8,8 +8,9 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
 use super::result::Outcome;
+use crate::differential::compare::matches;
 
-/// A failure that is known. `clients` and `targets` may end in `*`.
+/// A failure that is known. In `clients` and `targets` a `*` stands for anything.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
@@ -36,7 +37,7 @@ impl Known {
     /// Whether it speaks of this run, whatever came out.
     pub fn covers(&self, outcome: &Outcome) -> bool {
         let among =
-            |patterns: &[String], name: &str| patterns.iter().any(|pattern| fits(pattern, name));
+            |patterns: &[String], name: &str| patterns.iter().any(|pattern| matches(pattern, name));
         self.scenario == outcome.key.scenario
             && among(&self.clients, &outcome.key.client)
             && among(&self.targets, &outcome.key.target)
@@ -50,12 +51,6 @@ impl Known {
                 .as_ref()
                 .is_some_and(|(step, _)| *step == self.step)
     }
-}
-
-fn fits(pattern: &str, name: &str) -> bool {
-    pattern
-        .strip_suffix('*')
-        .map_or(pattern == name, |start| name.starts_with(start))
 }
 
 /// The list.
@@ -117,6 +112,7 @@ mod tests {
             target_version: String::new(),
             passed: Vec::new(),
             lacks: Vec::new(),
+            notes: Vec::new(),
             failure: failure.map(|step| (step.to_string(), "so".to_string())),
             took_ms: 0,
         }
@@ -161,7 +157,7 @@ mod tests {
             );
             for client in &known.clients {
                 let plays = players.iter().any(|player| {
-                    fits(client, player.client.name)
+                    matches(client, player.client.name)
                         && player.plays(&scenarios).expect("plays").contains(scenario)
                 });
                 assert!(plays, "{known:?}: {client} does not play it");
@@ -169,7 +165,7 @@ mod tests {
             for target in &known.targets {
                 let there = crate::target::catalogue()
                     .iter()
-                    .any(|kind| fits(target, kind.name));
+                    .any(|kind| matches(target, kind.name));
                 assert!(there, "{known:?}: no target {target}");
             }
         }

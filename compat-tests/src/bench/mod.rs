@@ -14,14 +14,6 @@ pub mod result;
 pub mod run;
 pub mod scenario;
 
+pub use crate::protocol::Protocol;
 pub use client::{Client, Family};
-pub use scenario::{Protocol, Scenario};
-
-/// The folder of everything that is built or kept for the bench: `CAUSEWAY_COMPAT`, else `target/compat` of the
-/// checkout.
-pub fn artefacts() -> std::path::PathBuf {
-    std::env::var_os("CAUSEWAY_COMPAT").map_or_else(
-        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/compat"),
-        Into::into,
-    )
-}
+pub use scenario::Scenario;

@@ -3,11 +3,35 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use anyhow::Result;
+
+use super::client::players;
 use super::known::Known;
 use super::result::Outcome;
-use super::scenario::{Protocol, Scenario};
+use super::{Protocol, Scenario};
+use crate::target;
 
-/// The page. `targets` gives the order of the columns, `tail` what stands below the tables.
+/// What of the kept outcomes speaks of something that there still is: a scenario, a client that plays it, a target. What was
+/// renamed or given up would stand on the page for ever.
+///
+/// # Errors
+/// A client's folder cannot be read.
+pub fn current(outcomes: Vec<Outcome>, scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
+    let mut played = BTreeSet::new();
+    for player in players() {
+        for scenario in player.plays(scenarios)? {
+            played.insert((player.client.name, scenario.to_string()));
+        }
+    }
+    let is_current = |outcome: &Outcome| {
+        let key = &outcome.key;
+        played.contains(&(key.client.as_str(), key.scenario.clone()))
+            && target::kind(&key.target).is_ok()
+    };
+    Ok(outcomes.into_iter().filter(is_current).collect())
+}
+
+/// The page. `targets` gives the order of the columns and says what each is.
 pub fn page(
     outcomes: &[Outcome],
     scenarios: &[Scenario],
@@ -32,6 +56,7 @@ pub fn page(
     }
     failures(&mut page, outcomes, known);
     lacking(&mut page, outcomes);
+    noted(&mut page, outcomes);
     page
 }
 
@@ -184,6 +209,29 @@ fn lacking(page: &mut String, outcomes: &[Outcome]) {
     }
 }
 
+/// What clients said of how they checked.
+fn noted(page: &mut String, outcomes: &[Outcome]) {
+    let mut lines: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+    for outcome in outcomes {
+        for note in &outcome.notes {
+            lines
+                .entry((&outcome.key.client, &outcome.key.scenario))
+                .or_default()
+                .insert(one_line(note));
+        }
+    }
+    if lines.is_empty() {
+        return;
+    }
+    page.push_str(
+        "\n## How a client checks where its library shows less\n\n| client | scenario | what it notes |\n| --- | --- | --- |\n",
+    );
+    for ((client, scenario), notes) in lines {
+        let notes: Vec<String> = notes.into_iter().collect();
+        let _ = writeln!(page, "| {client} | {scenario} | {} |", notes.join("; "));
+    }
+}
+
 /// A text that fits into a cell of a table.
 fn one_line(text: &str) -> String {
     let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -211,6 +259,7 @@ mod tests {
             target_version: "3.7.1".into(),
             passed: vec!["grant".into()],
             lacks: vec![("leases".into(), "no call".into())],
+            notes: vec!["no header".into()],
             failure: failure.map(|(step, why)| (step.to_string(), why.to_string())),
             took_ms: 5,
         };
@@ -226,10 +275,43 @@ mod tests {
             "| jetcd | 0.8 | ok | **own-id** |",
             "| etcd/lease | own-id | jetcd on causeway-embedded | not yet explained: seen \\| otherwise |",
             "| jetcd | etcd/lease | leases (no call) |",
+            "| jetcd | etcd/lease | no header |",
         ] {
             assert!(text.contains(part), "{part}\nin\n{text}");
         }
         let good = page(&outcomes[..1], &scenarios, &targets, &[]);
         assert!(good.contains("Nothing: every run passes."), "{good}");
+    }
+
+    #[test]
+    fn only_what_there_still_is_is_shown() {
+        let scenarios = super::super::scenario::all().expect("scenarios");
+        let check = |scenario: &str, client: &str, target: &str, stays: bool| {
+            let outcome = Outcome {
+                key: Key {
+                    scenario: scenario.into(),
+                    client: client.into(),
+                    target: target.into(),
+                },
+                client_version: String::new(),
+                target_version: String::new(),
+                passed: Vec::new(),
+                lacks: Vec::new(),
+                notes: Vec::new(),
+                failure: None,
+                took_ms: 0,
+            };
+            let shown = current(vec![outcome], &scenarios).expect("clients");
+            assert_eq!(
+                shown.len(),
+                usize::from(stays),
+                "{scenario} {client} {target}"
+            );
+        };
+        check("etcd/lease", "jetcd", "etcd-3.7", true);
+        check("etcd/leases", "jetcd", "etcd-3.7", false);
+        check("etcd/lease", "jetcd-0", "etcd-3.7", false);
+        check("etcd/lease", "kazoo", "etcd-3.7", false);
+        check("etcd/lease", "jetcd", "etcd-3.6", false);
     }
 }

@@ -34,21 +34,18 @@ pub struct Outcome {
     pub passed: Vec<String>,
     /// Steps that the library has no call for, with the reason.
     pub lacks: Vec<(String, String)>,
+    /// What the client has to say of how it checked: where the library shows less than the rule asks, and what was taken
+    /// in its place.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// The step that failed and why; a step is empty when the program itself failed.
     pub failure: Option<(String, String)>,
     /// Milliseconds it took.
     pub took_ms: u64,
 }
 
-impl Outcome {
-    /// It came through.
-    pub fn good(&self) -> bool {
-        self.failure.is_none()
-    }
-}
-
 fn file() -> PathBuf {
-    super::artefacts().join("results.jsonl")
+    crate::artefacts().join("results.jsonl")
 }
 
 /// Adds outcomes to the file.

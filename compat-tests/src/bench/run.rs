@@ -4,19 +4,21 @@
 //! with nothing beside it. In one with faults all its clients run together and meet: the server is killed once, when
 //! each has asked for it.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::client::Player;
 use super::result::{Key, Outcome};
-use super::scenario::{Place, Protocol, Scenario};
+use super::scenario::Place;
+use super::{Protocol, Scenario};
 use crate::clients::Program;
 use crate::link::Link;
 use crate::process::Work;
-use crate::target::{Fault, Running};
+use crate::target::{self, Fault, Running};
+use crate::workers::{lock, side_by_side};
 
 /// A run to be done.
 #[derive(Clone)]
@@ -46,8 +48,21 @@ impl Run {
 
 /// The name under which a client of etcd registers. A layout has to name it beforehand, so that it cannot be fresh
 /// each time; the scenario takes everything away again.
-pub fn registration_target(client: &str) -> String {
+fn registration_target(client: &str) -> String {
     format!("compat-grpc-{client}")
+}
+
+/// How a target is started for these players: a gateway has to know beforehand the names under which they register.
+pub fn options<'a>(players: impl IntoIterator<Item = &'a Player>) -> target::Options {
+    let names: BTreeSet<String> = players
+        .into_iter()
+        .filter(|player| player.client.protocol == Protocol::Etcd)
+        .map(|player| registration_target(player.client.name))
+        .collect();
+    target::Options {
+        grpc_targets: names.into_iter().collect(),
+        ..target::Options::default()
+    }
 }
 
 /// What to play on one target, and how.
@@ -70,25 +85,20 @@ pub struct Playbill<'a> {
 ///
 /// # Errors
 /// The bench itself failed; a client's failure is an outcome.
-pub fn play(
-    work: &Work,
-    target: Box<dyn Running + Send>,
-    bill: &Playbill<'_>,
-) -> Result<Vec<Outcome>> {
+pub fn play(work: &Work, target: Box<dyn Running>, bill: &Playbill<'_>) -> Result<Vec<Outcome>> {
     let stage = Stage {
         work,
         bill,
         nonce: bill.nonce.clone().unwrap_or_else(nonce),
         version: target.version(),
-        addresses: [target.zookeeper(), target.etcd()],
+        addresses: Protocol::ALL
+            .map(|protocol| (protocol, target.address(protocol)))
+            .into(),
         target: Mutex::new(target),
         outcomes: Mutex::new(Vec::new()),
     };
-    let (mut alone, mut together, mut beside) = (
-        Vec::new(),
-        BTreeMap::<String, Vec<Run>>::new(),
-        VecDeque::new(),
-    );
+    let (mut alone, mut together, mut beside) =
+        (Vec::new(), BTreeMap::<String, Vec<Run>>::new(), Vec::new());
     for run in &bill.runs {
         if run.scenario.faults {
             together
@@ -98,26 +108,25 @@ pub fn play(
         } else if run.scenario.exclusive {
             alone.push(run.clone());
         } else {
-            beside.push_back(run.clone());
+            beside.push(run.clone());
         }
     }
-    let queue = Mutex::new(beside);
-    std::thread::scope(|scope| {
-        for _ in 0..bill.jobs {
-            scope.spawn(|| {
-                loop {
-                    let next = lock(&queue).pop_front();
-                    let Some(run) = next else { break };
-                    stage.play(&run, None);
-                }
-            });
+    side_by_side(
+        bill.jobs,
+        beside,
+        || (),
+        |(), run| {
+            stage.play(&run, None);
+        },
+    );
+    for (index, run) in alone.iter().enumerate() {
+        let is_last = index + 1 == alone.len() && together.is_empty();
+        if !stage.play(run, None) && !is_last {
+            stage.clear(run);
         }
-    });
-    for run in &alone {
-        stage.play(run, None);
     }
     for runs in together.values() {
-        let meeting = Meeting::new(runs.len());
+        let meeting = Meeting::new(runs.len(), PATIENCE);
         std::thread::scope(|scope| {
             for run in runs {
                 scope.spawn(|| {
@@ -138,13 +147,14 @@ struct Stage<'a> {
     bill: &'a Playbill<'a>,
     nonce: String,
     version: String,
-    addresses: [Option<String>; 2],
-    target: Mutex<Box<dyn Running + Send>>,
+    addresses: BTreeMap<Protocol, Option<String>>,
+    target: Mutex<Box<dyn Running>>,
     outcomes: Mutex<Vec<Outcome>>,
 }
 
 impl Stage<'_> {
-    fn play(&self, run: &Run, meeting: Option<&Meeting>) {
+    /// Plays one run; says whether it came through.
+    fn play(&self, run: &Run, meeting: Option<&Meeting>) -> bool {
         let start = Instant::now();
         let mut told = Told::default();
         let failure = match self.perform(run, meeting, &mut told) {
@@ -162,21 +172,33 @@ impl Stage<'_> {
             target_version: self.version.clone(),
             passed: told.passed,
             lacks: told.lacks,
+            notes: told.notes,
             failure,
             took_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
         };
+        let came_through = outcome.failure.is_none();
         (self.bill.progress)(&outcome);
         lock(&self.outcomes).push(outcome);
+        came_through
+    }
+
+    /// Makes the target as it was at its start: a run that had all of it and failed half-way may have left users, an
+    /// alarm or its load behind, and what is played next would fail of it.
+    fn clear(&self, failed: &Run) {
+        let mut target = lock(&self.target);
+        if let Err(error) = target.clear() {
+            eprintln!(
+                "{}: not made clean after {} by {}: {error:#}",
+                self.bill.target, failed.scenario, failed.player.client.name
+            );
+        }
     }
 
     fn perform(&self, run: &Run, meeting: Option<&Meeting>, told: &mut Told) -> Result<()> {
         let scenario = &run.scenario;
-        let address = self.addresses[match scenario.protocol {
-            Protocol::ZooKeeper => 0,
-            Protocol::Etcd => 1,
-        }]
-        .as_deref()
-        .context("this target does not speak the protocol")?;
+        let address = self.addresses[&scenario.protocol]
+            .as_deref()
+            .context("this target does not speak the protocol")?;
         let link = scenario.link.then(|| Link::start(address)).transpose()?;
         let mut command = run.player.command();
         command.args([&scenario.name, address, &run.prefix(&self.nonce)]);
@@ -228,6 +250,7 @@ impl Stage<'_> {
 struct Told {
     passed: Vec<String>,
     lacks: Vec<(String, String)>,
+    notes: Vec<String>,
     /// The step that failed, or was next when the program ended.
     failed: Option<String>,
 }
@@ -269,7 +292,11 @@ impl Told {
                 bail!("{why}")
             }
             "do" => Ok(Next::Do(rest.to_string())),
-            "note" => Ok(Next::Line),
+            "note" => {
+                ensure!(!rest.is_empty(), "notes nothing");
+                self.notes.push(rest.to_string());
+                Ok(Next::Line)
+            }
             "done" => {
                 ensure!(due.is_none(), "done when {due:?} was due");
                 ensure!(!self.passed.is_empty(), "done, and no step was checked");
@@ -289,6 +316,8 @@ impl Told {
 struct Meeting {
     room: Mutex<Room>,
     change: Condvar,
+    /// A client may come this much later than the first.
+    patience: Duration,
 }
 
 struct Room {
@@ -303,11 +332,10 @@ struct Room {
     last: Option<String>,
 }
 
-/// A client may come this much later than the first.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 impl Meeting {
-    fn new(members: usize) -> Meeting {
+    fn new(members: usize, patience: Duration) -> Meeting {
         Meeting {
             room: Mutex::new(Room {
                 members,
@@ -317,6 +345,7 @@ impl Meeting {
                 last: None,
             }),
             change: Condvar::new(),
+            patience,
         }
     }
 
@@ -329,10 +358,17 @@ impl Meeting {
         }
         room.waiting += 1;
         let round = room.rounds;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + self.patience;
         while room.rounds == round && room.waiting < room.members {
             let left = end.saturating_duration_since(Instant::now());
-            ensure!(!left.is_zero(), "the other clients did not come this far");
+            if left.is_zero() {
+                // The others shall not take this one for somebody who waits.
+                room.waiting -= 1;
+                if room.waiting == 0 {
+                    room.verb = None;
+                }
+                bail!("the other clients did not come this far");
+            }
             room = self
                 .change
                 .wait_timeout(room, left)
@@ -357,10 +393,6 @@ impl Meeting {
         lock(&self.room).members -= 1;
         self.change.notify_all();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tells runs on one server apart.
@@ -418,7 +450,7 @@ mod tests {
 
     #[test]
     fn the_last_one_acts_once_for_all() {
-        let meeting = Meeting::new(4);
+        let meeting = Meeting::new(4, PATIENCE);
         let acts = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| meeting.leave());
@@ -438,7 +470,7 @@ mod tests {
 
     #[test]
     fn a_fault_that_fails_is_told_to_all() {
-        let meeting = Meeting::new(2);
+        let meeting = Meeting::new(2, PATIENCE);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -446,5 +478,23 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn one_who_loses_patience_counts_no_more() {
+        let meeting = Meeting::new(3, Duration::from_millis(20));
+        let acts = AtomicUsize::new(0);
+        let act = || {
+            acts.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        };
+        assert!(meeting.meet("restart", act).is_err());
+        meeting.leave();
+        // One of the two that are left comes, the other is still on its way.
+        assert!(meeting.meet("kill", act).is_err());
+        assert_eq!(acts.load(Ordering::SeqCst), 0);
+        meeting.leave();
+        meeting.meet("kill", act).expect("the last one");
+        assert_eq!(acts.load(Ordering::SeqCst), 1);
     }
 }

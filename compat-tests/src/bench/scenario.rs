@@ -8,37 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
-/// The protocol that a scenario, a client or a target speaks.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, clap::ValueEnum,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// ZooKeeper's.
-    #[value(name = "zookeeper")]
-    ZooKeeper,
-    /// etcd's, version 3.
-    Etcd,
-}
-
-impl Protocol {
-    /// Both.
-    pub const ALL: [Protocol; 2] = [Protocol::ZooKeeper, Protocol::Etcd];
-
-    /// The name of its folder, and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::ZooKeeper => "zookeeper",
-            Protocol::Etcd => "etcd",
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+use crate::files::names;
+use crate::protocol::Protocol;
 
 /// Where a scenario works.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -148,21 +119,6 @@ pub fn all() -> Result<Vec<Scenario>> {
         }
     }
     Ok(scenarios)
-}
-
-/// Names of the files of `folder` with this ending, without it, sorted.
-pub(crate) fn names(folder: &Path, ending: &str) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|found| found == ending)
-            && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
-        {
-            names.push(stem.to_string());
-        }
-    }
-    names.sort();
-    Ok(names)
 }
 
 #[cfg(test)]

@@ -66,9 +66,8 @@ fn main() -> ExitCode {
     let outcome = Work::new("demo").and_then(|mut work| {
         let outcome = tell(&mut story, &work);
         if outcome.is_err() {
-            work.keep();
             work.print_logs();
-            eprintln!("the logs stay in {}", work.dir().display());
+            work.leave();
         }
         outcome
     });

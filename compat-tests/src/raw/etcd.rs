@@ -21,6 +21,8 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
+use super::etcd_json::{Json, Replies};
+
 /// etcd's protos (KV, Watch, Lease, Cluster, Maintenance, Auth, Lock, Election), compiled.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/etcd.bin"));
 
@@ -62,10 +64,16 @@ impl From<Status> for Failure {
 /// Metadata of a call, as pairs of ASCII key and value.
 pub type Metadata<'a> = &'a [(&'a str, &'a str)];
 
-/// One HTTP/2 connection to a server.
+/// A client of a server: one HTTP/2 connection, or its JSON gateway.
 #[derive(Debug, Clone)]
 pub struct Client {
-    channel: Channel,
+    way: Way,
+}
+
+#[derive(Debug, Clone)]
+enum Way {
+    Grpc(Channel),
+    Json(Json),
 }
 
 impl Client {
@@ -76,7 +84,22 @@ impl Client {
             .connect()
             .await
             .with_context(|| format!("connect to {address}"))?;
-        Ok(Client { channel })
+        Ok(Client {
+            way: Way::Grpc(channel),
+        })
+    }
+
+    /// Speaks to the JSON gateway of `host:port`: the same messages, each as JSON on its way. The requests of a
+    /// stream go out together at [`Stream::half_close`].
+    pub fn json(address: &str) -> Result<Client> {
+        Ok(Client {
+            way: Way::Json(Json::new(address)?),
+        })
+    }
+
+    /// Whether this client speaks JSON.
+    pub fn is_json(&self) -> bool {
+        matches!(self.way, Way::Json(_))
     }
 
     /// One request, one reply.
@@ -86,6 +109,9 @@ impl Client {
         metadata: Metadata<'_>,
         message: Bytes,
     ) -> Result<Bytes, Failure> {
+        if let Way::Json(json) = &self.way {
+            return json.unary(path, metadata, message).await;
+        }
         let mut grpc = self.grpc().await?;
         let request = request(message, metadata)?;
         let reply = grpc.unary(request, path_of(path)?, Raw).await?;
@@ -99,6 +125,14 @@ impl Client {
     pub fn stream(&self, path: &str, metadata: Metadata<'_>) -> Result<Stream, Failure> {
         let (sender, outgoing) = mpsc::unbounded_channel::<Bytes>();
         let (incoming, receiver) = mpsc::unbounded_channel();
+        if let Way::Json(json) = &self.way {
+            let task = post_all(json.clone(), path, metadata, outgoing, incoming);
+            return Ok(Stream {
+                sender: Some(sender),
+                receiver,
+                task,
+            });
+        }
         let outgoing = futures::stream::unfold(outgoing, |mut outgoing| async {
             Some((outgoing.recv().await?, outgoing))
         });
@@ -133,13 +167,43 @@ impl Client {
     }
 
     async fn grpc(&self) -> Result<Grpc<Channel>, Failure> {
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
+        let Way::Grpc(channel) = &self.way else {
+            return Err(not_sent("this client speaks JSON"));
+        };
+        let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(usize::MAX);
         grpc.ready().await.map_err(|error| Failure {
             code: Code::Unavailable,
             message: format!("not connected: {error}"),
         })?;
         Ok(grpc)
     }
+}
+
+fn post_all(
+    json: Json,
+    path: &str,
+    metadata: Metadata<'_>,
+    mut outgoing: mpsc::UnboundedReceiver<Bytes>,
+    incoming: Replies,
+) -> JoinHandle<()> {
+    let path = path.to_string();
+    let metadata: Vec<(String, String)> = metadata
+        .iter()
+        .map(|(key, value)| ((*key).to_string(), (*value).to_string()))
+        .collect();
+    tokio::spawn(async move {
+        let mut requests = Vec::new();
+        while let Some(request) = outgoing.recv().await {
+            requests.push(request);
+        }
+        let metadata: Vec<(&str, &str)> = metadata
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        if let Err(failure) = json.stream(&path, &metadata, requests, &incoming).await {
+            let _ = incoming.send(Err(failure));
+        }
+    })
 }
 
 /// An open stream. Dropping it cancels the call.

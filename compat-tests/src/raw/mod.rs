@@ -4,4 +4,5 @@
 //! Causeway's codec cannot hide in the bench's.
 
 pub mod etcd;
+pub mod etcd_json;
 pub mod zookeeper;

@@ -187,6 +187,27 @@ pub fn open_acl() -> Vec<Acl> {
     }]
 }
 
+/// A create, or create2, of a node that anybody may do anything with.
+pub fn create(op: i32, path: &str, data: &[u8], flags: i32) -> Request {
+    Request::Create {
+        op,
+        path: path.to_string(),
+        data: Some(data.to_vec()),
+        acl: Some(open_acl()),
+        flags,
+        ttl: None,
+    }
+}
+
+/// A request of a path that may set a watch.
+pub fn read(op: i32, path: &str, watch: bool) -> Request {
+    Request::Read {
+        op,
+        path: path.to_string(),
+        watch,
+    }
+}
+
 /// The first message of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectRequest {

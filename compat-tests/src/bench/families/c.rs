@@ -1,14 +1,14 @@
 //! C: libzookeeper as the distribution packages it, one program for all its scenarios.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::bench::Protocol;
 use crate::bench::client::{Client, Family, tool};
-use crate::bench::scenario::Protocol;
+use crate::files::files;
 
 /// The family.
 pub struct C;
@@ -32,17 +32,12 @@ impl Family for C {
     }
 
     fn build(&self, sources: &Path, built: &Path) -> Result<()> {
-        let mut files = fs::read_dir(sources.join("libzookeeper"))?
-            .map(|entry| Ok(entry?.path()))
-            .collect::<Result<Vec<_>>>()?;
-        files.retain(|path| path.extension().is_some_and(|ending| ending == "c"));
-        files.sort();
         let mut cc = Command::new("cc");
         // THREADED: the header shows its synchronous calls only so.
         cc.args(["-O1", "-g", "-std=gnu11", "-D_GNU_SOURCE", "-DTHREADED"])
             .args(["-Wall", "-Wextra", "-Werror", "-o"])
             .arg(built.join("compat-c"))
-            .args(files)
+            .args(files(&sources.join("libzookeeper"), "c")?)
             .args(["-lzookeeper_mt", "-lpthread"]);
         tool(&mut cc, "gcc")
             .map(drop)

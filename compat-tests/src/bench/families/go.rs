@@ -1,5 +1,5 @@
 //! Go: `clientv3` with its concurrency and naming packages, and `go-zookeeper`, at the versions of `go.mod`; the same
-//! program is etcd itself and etcdctl.
+//! program is etcd itself and etcdctl. The applications on etcd are a second program of the module.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::bench::Protocol;
 use crate::bench::client::{Client, Family, tool};
-use crate::bench::scenario::Protocol;
 
 /// The family.
 pub struct Go;
@@ -28,8 +28,10 @@ const CLIENTS: &[Client] = &[
     },
 ];
 
-/// The one program of the module.
+/// The clients' program.
 const PROGRAM: &str = "compat-go";
+/// The module's programs: by the name of each, its package.
+const PROGRAMS: &[(&str, &str)] = &[(PROGRAM, "."), ("compat-apps", "./apps")];
 
 impl Family for Go {
     fn name(&self) -> &'static str {
@@ -41,15 +43,18 @@ impl Family for Go {
     }
 
     fn build(&self, sources: &Path, built: &Path) -> Result<()> {
-        let mut go = Command::new("go");
-        // Without paths and symbols the program is half as large and the same in every checkout.
-        go.args(["build", "-mod=readonly", "-buildvcs=false", "-trimpath"])
-            .arg("-ldflags=-s -w")
-            .arg("-o")
-            .arg(built.join(PROGRAM))
-            .arg(".")
-            .current_dir(sources);
-        tool(&mut go, "golang-go, of the version in go.mod or newer").map(drop)
+        for (program, package) in PROGRAMS {
+            let mut go = Command::new("go");
+            // Without paths and symbols a program is half as large and the same in every checkout.
+            go.args(["build", "-mod=readonly", "-buildvcs=false", "-trimpath"])
+                .arg("-ldflags=-s -w")
+                .arg("-o")
+                .arg(built.join(program))
+                .arg(package)
+                .current_dir(sources);
+            tool(&mut go, "golang-go, of the version in go.mod or newer")?;
+        }
+        Ok(())
     }
 
     fn versions(&self, _sources: &Path, built: &Path) -> Result<BTreeMap<String, String>> {

@@ -7,8 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::bench::Protocol;
 use crate::bench::client::{Client, Family, tool};
-use crate::bench::scenario::Protocol;
+use crate::files::names;
 
 /// The family.
 pub struct Java;
@@ -56,10 +57,7 @@ impl Family for Java {
     }
 
     fn versions(&self, _sources: &Path, built: &Path) -> Result<BTreeMap<String, String>> {
-        let mut jars = Vec::new();
-        for entry in fs::read_dir(built.join("lib"))? {
-            jars.push(entry?.file_name().to_string_lossy().into_owned());
-        }
+        let jars = names(&built.join("lib"), "jar")?;
         let version = |client: &Client| {
             let start = match client.name {
                 "curator" => "curator-framework-",
@@ -68,7 +66,7 @@ impl Family for Java {
             };
             let version = jars
                 .iter()
-                .filter_map(|jar| jar.strip_prefix(start)?.strip_suffix(".jar"))
+                .filter_map(|jar| jar.strip_prefix(start))
                 .find(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
                 .with_context(|| format!("no jar of {}", client.name))?;
             Ok((client.name.to_owned(), version.to_owned()))

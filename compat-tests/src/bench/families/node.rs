@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::bench::Protocol;
 use crate::bench::client::{Client, Family, tool};
-use crate::bench::scenario::Protocol;
 
 /// The family.
 pub struct Node;

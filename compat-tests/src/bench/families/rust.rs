@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::client::{Client, Family, tool};
-use crate::bench::scenario::Protocol;
+use crate::artefacts::beside;
+use crate::bench::Protocol;
+use crate::bench::client::{Client, Family};
 
 /// The family.
 pub struct Rust;
@@ -37,25 +38,13 @@ impl Family for Rust {
         CLIENTS
     }
 
-    fn build(&self, sources: &Path, built: &Path) -> Result<()> {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo
-            .args(["build", "--package", "causeway-compat-tests"])
-            .args(["--bin", "compat-rust", "--message-format", "json"])
-            .current_dir(sources);
-        // Where cargo puts the program is its own matter; it says so.
-        let said = tool(&mut cargo, "cargo")?;
-        let program = said
-            .lines()
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-            .filter(|message| message["target"]["name"] == "compat-rust")
-            .find_map(|message| message["executable"].as_str().map(str::to_owned))
-            .context("cargo names no program")?;
-        fs::copy(program, built.join("compat-rust")).context("compat-rust")?;
+    /// The workspace's own build makes the program, with the features and flags of everything else.
+    fn build(&self, _sources: &Path, _built: &Path) -> Result<()> {
         Ok(())
     }
 
     fn versions(&self, sources: &Path, _built: &Path) -> Result<BTreeMap<String, String>> {
+        program()?;
         let lock: toml::Table =
             toml::from_str(&fs::read_to_string(sources.join("../../../Cargo.lock"))?)?;
         let packages = lock
@@ -79,9 +68,16 @@ impl Family for Rust {
         CLIENTS.iter().map(version).collect()
     }
 
-    fn command(&self, _sources: &Path, built: &Path, client: &Client) -> Command {
-        let mut command = Command::new(built.join("compat-rust"));
+    fn command(&self, _sources: &Path, _built: &Path, client: &Client) -> Command {
+        // Where it is not, `versions` has said so already.
+        let mut command = Command::new(program().unwrap_or_else(|_| PROGRAM.into()));
         command.arg(client.name);
         command
     }
+}
+
+const PROGRAM: &str = "compat-rust";
+
+fn program() -> Result<PathBuf> {
+    beside(PROGRAM)
 }

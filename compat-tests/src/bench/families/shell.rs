@@ -7,9 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::artefacts;
+use crate::artefacts::{go_program, zookeeper_jars};
+use crate::bench::Protocol;
 use crate::bench::client::{Client, Family, tool};
-use crate::bench::scenario::{Protocol, names};
+use crate::files::names;
 
 /// The command lines.
 pub struct Shell;
@@ -23,6 +24,12 @@ const CLIENTS: &[Client] = &[
     },
     Client {
         name: "etcdctl",
+        protocol: Protocol::Etcd,
+        folder: "etcdctl",
+        support: &["support"],
+    },
+    Client {
+        name: "etcdctl-3.4",
         protocol: Protocol::Etcd,
         folder: "etcdctl",
         support: &["support"],
@@ -60,22 +67,10 @@ impl Family for Shell {
 
     fn versions(&self, _sources: &Path, _built: &Path) -> Result<BTreeMap<String, String>> {
         let curl = tool(Command::new("curl").arg("--version"), "curl")?;
-        let mut words = etcdctl().into_iter();
-        let etcdctl = tool(
-            Command::new(words.next().context("ETCDCTL is empty")?)
-                .args(words)
-                .arg("version"),
-            "etcd-client",
-        )?;
-        let etcdctl = etcdctl
-            .lines()
-            .find_map(|line| line.strip_prefix("etcdctl version: "));
         Ok(BTreeMap::from([
             ("zkcli".to_string(), zookeeper_version()?),
-            (
-                "etcdctl".to_string(),
-                etcdctl.context("etcdctl tells no version")?.to_string(),
-            ),
+            ("etcdctl".to_string(), etcdctl_version(&etcdctl())?),
+            ("etcdctl-3.4".to_string(), etcdctl_version(&debian())?),
             (
                 "curl".to_string(),
                 curl.split(' ')
@@ -90,9 +85,15 @@ impl Family for Shell {
         let mut command = Command::new("bash");
         command
             .arg(sources.join("run.sh"))
-            .arg(client.name)
-            .env("ETCDCTL", etcdctl().join(OsStr::new(" ")));
-        if let Some(jars) = zookeeper_jars() {
+            .arg(client.folder)
+            .env("ETCDCTL_API", "3");
+        let words = if client.name == "etcdctl" {
+            etcdctl()
+        } else {
+            debian()
+        };
+        command.env("ETCDCTL", words.join(OsStr::new(" ")));
+        if let Some(jars) = fetched_jars() {
             // The server does without this library; the command line does not.
             let mut classpath = jars.join("*").into_os_string();
             classpath.push(":/usr/share/java/commons-cli.jar");
@@ -107,7 +108,7 @@ fn etcdctl() -> Vec<OsString> {
     if let Ok(words) = std::env::var("ETCDCTL") {
         return words.split_whitespace().map(OsString::from).collect();
     }
-    let built = artefacts().join("go/compat-go");
+    let built = go_program();
     if built.exists() {
         vec![built.into(), "etcdctl".into()]
     } else {
@@ -115,15 +116,35 @@ fn etcdctl() -> Vec<OsString> {
     }
 }
 
+/// The command of the etcdctl that Debian packages, which is of 3.4.
+fn debian() -> Vec<OsString> {
+    vec!["/usr/bin/etcdctl".into()]
+}
+
+fn etcdctl_version(words: &[OsString]) -> Result<String> {
+    let (program, arguments) = words.split_first().context("ETCDCTL is empty")?;
+    let said = tool(
+        Command::new(program)
+            .args(arguments)
+            .arg("version")
+            .env("ETCDCTL_API", "3"),
+        "etcd-client",
+    )?;
+    let version = said
+        .lines()
+        .find_map(|line| line.strip_prefix("etcdctl version: "));
+    Ok(version.context("etcdctl tells no version")?.to_string())
+}
+
 /// The jars of the newest ZooKeeper that was fetched for the servers; without it the system's is taken.
-fn zookeeper_jars() -> Option<PathBuf> {
-    let jars = artefacts().join("zookeeper-3.9");
+fn fetched_jars() -> Option<PathBuf> {
+    let jars = zookeeper_jars("3.9");
     jars.is_dir().then_some(jars)
 }
 
 /// By the name of the jar, as in `zookeeper-3.8.0.jar`.
 fn zookeeper_version() -> Result<String> {
-    let files = match zookeeper_jars() {
+    let files = match fetched_jars() {
         Some(jars) => names(&jars, "jar")?,
         None => {
             let jar = Path::new("/usr/share/java/zookeeper.jar");

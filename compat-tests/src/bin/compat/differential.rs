@@ -10,10 +10,11 @@ use causeway_compat_tests::bench::Protocol;
 use causeway_compat_tests::differential::etcd::{Etcd, REGISTRATIONS};
 use causeway_compat_tests::differential::zookeeper::ZooKeeper;
 use causeway_compat_tests::differential::{self, Options, Subject};
+use causeway_compat_tests::files::files;
 use causeway_compat_tests::target::{self, Running};
 use clap::Args;
 
-use crate::servers;
+use crate::{chosen, servers};
 
 /// The two targets.
 #[derive(Args)]
@@ -24,6 +25,9 @@ struct Sides {
     /// What is held against it: the same
     #[arg(long)]
     right: String,
+    /// The etcd behind a gateway is 3.4
+    #[arg(long)]
+    old_etcd: bool,
 }
 
 /// `causeway-compat diff`
@@ -49,7 +53,7 @@ pub(crate) struct Search {
     #[arg(long, default_value = "general")]
     place: String,
     /// A setting of the scripts, KEY=VALUE, for a target that numbers in its own way: etcd revisions=rank or keys,
-    /// ZooKeeper zxids=stats
+    /// ZooKeeper zxids=stats; etcd wire=json goes through the JSON gateway
     #[arg(long = "set", value_parser = setting)]
     settings: Vec<(String, String)>,
     /// Ends the search after so many minutes
@@ -78,6 +82,9 @@ pub(crate) struct Replay {
     scripts: Vec<PathBuf>,
     #[command(flatten)]
     sides: Sides,
+    /// A setting that the scripts get beside their own, as in diff
+    #[arg(long = "set", value_parser = setting)]
+    settings: Vec<(String, String)>,
     /// Shows what both sides saw
     #[arg(long)]
     show: bool,
@@ -101,9 +108,7 @@ impl Note {
         let (Some(folder), Some(suite)) = (&self.ledger, &self.suite) else {
             return Ok(());
         };
-        fs::create_dir_all(folder)?;
-        let file = folder.join(format!("{}.tsv", suite.replace('/', "--")));
-        fs::write(file, format!("{suite}\t{ran}\t{failed}\t{skipped}\n")).context("ledger")
+        chosen::note(folder, suite, ran, failed, skipped)
     }
 }
 
@@ -111,12 +116,27 @@ impl Note {
 struct Up {
     left: String,
     right: String,
-    _running: Vec<Box<dyn Running + Send>>,
+    _running: Vec<Box<dyn Running>>,
 }
 
 impl Sides {
+    /// Starts both and does `act` with them; when it does not come out well, the folders of both stay.
+    fn up(&self, protocol: Protocol, act: impl FnOnce(&Up) -> Result<bool>) -> Result<bool> {
+        Work::judged("left", |left| {
+            Work::judged("right", |right| {
+                let up = self.start([left, right], protocol)?;
+                act(&up)
+            })
+        })
+    }
+
     fn start(&self, work: [&Work; 2], protocol: Protocol) -> Result<Up> {
-        servers()?;
+        if [&self.left, &self.right]
+            .iter()
+            .any(|side| !side.contains(':'))
+        {
+            servers()?;
+        }
         let mut running = Vec::new();
         let mut start = |side: &str, work: &Work| -> Result<String> {
             if side.contains(':') {
@@ -125,17 +145,14 @@ impl Sides {
             let mut options = target::Options::default();
             // A script works below a root of its own; so many instances come and go that holding them back would be
             // all that is seen.
-            options.settings.quick_protection = true;
+            options.settings.no_protection = true;
+            options.old_etcd = self.old_etcd;
             options.grpc_targets = REGISTRATIONS.map(str::to_string).to_vec();
             let target = target::start(work, side, &options)?;
-            let address = match protocol {
-                Protocol::ZooKeeper => target.zookeeper(),
-                Protocol::Etcd => target.etcd(),
-            };
-            running.push(target);
-            let address = address.with_context(|| format!("{side} does not speak {protocol}"))?;
             // All clients on one member: what another shows a little later is no difference.
-            Ok(address.split(',').next().unwrap_or(&address).to_string())
+            let address = target.one_address(protocol);
+            running.push(target);
+            address.with_context(|| side.to_string())
         };
         let (left, right) = (start(&self.left, work[0])?, start(&self.right, work[1])?);
         Ok(Up {
@@ -155,8 +172,10 @@ impl Search {
     }
 
     fn with<S: Subject>(&self, subject: &S) -> Result<bool> {
-        let (one, two) = (Work::new("left")?, Work::new("right")?);
-        let up = self.sides.start([&one, &two], self.subject)?;
+        self.sides.up(self.subject, |up| self.search(subject, up))
+    }
+
+    fn search<S: Subject>(&self, subject: &S, up: &Up) -> Result<bool> {
         let mut options = Options::new(&up.left, &up.right, self.first..self.first + self.seeds);
         options.shape.length = self.length;
         options.shape.clients = self.clients;
@@ -185,21 +204,16 @@ impl Search {
 
 impl Replay {
     pub(crate) fn run(&self) -> Result<bool> {
-        let mut files = Vec::new();
+        let mut scripts = Vec::new();
         for path in &self.scripts {
             if path.is_dir() {
-                for entry in fs::read_dir(path)? {
-                    let path = entry?.path();
-                    if path.extension().is_some_and(|ending| ending == "script") {
-                        files.push(path);
-                    }
-                }
+                scripts.extend(files(path, "script")?);
             } else {
-                files.push(path.clone());
+                scripts.push(path.clone());
             }
         }
-        files.sort();
-        let first = files.first().context("no script there")?;
+        scripts.sort();
+        let first = scripts.first().context("no script there")?;
         // The first line names the subject: one pair of targets is started for all, so that all are of one.
         let text = fs::read_to_string(first).with_context(|| first.display().to_string())?;
         let protocol = Protocol::ALL
@@ -210,28 +224,37 @@ impl Replay {
             })
             .with_context(|| format!("{} names no subject", first.display()))?;
         match protocol {
-            Protocol::ZooKeeper => self.with(&ZooKeeper, protocol, &files),
-            Protocol::Etcd => self.with(&Etcd, protocol, &files),
+            Protocol::ZooKeeper => self.with(&ZooKeeper, protocol, &scripts),
+            Protocol::Etcd => self.with(&Etcd, protocol, &scripts),
         }
     }
 
-    fn with<S: Subject>(&self, subject: &S, protocol: Protocol, files: &[PathBuf]) -> Result<bool> {
-        let (one, two) = (Work::new("left")?, Work::new("right")?);
-        let up = self.sides.start([&one, &two], protocol)?;
+    fn with<S: Subject>(
+        &self,
+        subject: &S,
+        protocol: Protocol,
+        scripts: &[PathBuf],
+    ) -> Result<bool> {
+        self.sides
+            .up(protocol, |up| self.hold(subject, scripts, up))
+    }
+
+    fn hold<S: Subject>(&self, subject: &S, scripts: &[PathBuf], up: &Up) -> Result<bool> {
         let mut failed = 0;
-        for file in files {
-            if let Err(error) = self.one(subject, file, &up) {
+        for file in scripts {
+            if let Err(error) = self.one(subject, file, up) {
                 println!("{}: {error:#}", file.display());
                 failed += 1;
             }
         }
-        println!("{} scripts, {failed} not as expected", files.len());
-        self.note.write(files.len(), failed, 0)?;
+        println!("{} scripts, {failed} not as expected", scripts.len());
+        self.note.write(scripts.len(), failed, 0)?;
         Ok(failed == 0)
     }
 
     fn one<S: Subject>(&self, subject: &S, file: &Path, up: &Up) -> Result<()> {
-        let comparison = differential::replay(subject, file, &up.left, &up.right)?;
+        let settings = self.settings.iter().cloned().collect();
+        let comparison = differential::replay(subject, file, &settings, &up.left, &up.right)?;
         if self.show {
             println!("{}", comparison.render());
         }

@@ -4,6 +4,8 @@
     reason = "drives real processes in real time"
 )]
 
+mod applications;
+mod chosen;
 mod differential;
 mod play;
 mod transcripts;
@@ -31,13 +33,15 @@ struct Cli {
 enum Command {
     /// Build the clients and fetch the servers; quick when nothing changed
     Prepare {
-        /// Families of clients (java, go, python, …); all of them when none is named
+        /// Families of clients (java, go, python, …) and `applications`; all of them when none is named
         families: Vec<String>,
     },
     /// Show targets, clients and the scenarios that each client plays
     List,
     /// Play scenarios on targets
     Run(play::Selection),
+    /// Let applications of Dubbo and Spring Cloud find each other through restarts and phase steps, and compare their logs
+    Applications(applications::Applications),
     /// Search for differences between two targets by random sequences of operations
     Diff(differential::Search),
     /// Run scripts of operations on two targets and hold what they show against what they expect
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         Command::Prepare { families } => prepare(&families).map(|()| true),
         Command::List => list().map(|()| true),
         Command::Run(selection) => play::play(&selection),
+        Command::Applications(applications) => applications.run(),
         Command::Diff(search) => search.run(),
         Command::Replay(replay) => replay.run(),
         Command::Divergences => differential::write_divergences().map(|()| true),
@@ -75,15 +80,33 @@ fn prepare(names: &[String]) -> Result<()> {
     let all = families::all();
     for name in names {
         ensure!(
-            all.iter().any(|family| family.name() == name),
+            name == APPLICATIONS || all.iter().any(|family| family.name() == name),
             "there is no family {name}"
         );
     }
+    let wanted = |wanted: &str| names.is_empty() || names.iter().any(|name| name == wanted);
     servers()?;
     for family in all {
-        if names.is_empty() || names.iter().any(|name| name == family.name()) {
+        if wanted(family.name()) {
             build(family)?;
         }
+    }
+    if wanted(APPLICATIONS) {
+        applications()?;
+    }
+    Ok(())
+}
+
+/// What `prepare` calls the applications of service frameworks.
+const APPLICATIONS: &str = "applications";
+
+fn applications() -> Result<()> {
+    let start = Instant::now();
+    if client::prepare_applications()? {
+        println!(
+            "built the applications in {:.0} s",
+            start.elapsed().as_secs_f32()
+        );
     }
     Ok(())
 }
@@ -98,7 +121,7 @@ fn servers() -> Result<()> {
         build(go)?;
     }
     if client::prepare_servers()? {
-        println!("fetched ZooKeeper 3.9");
+        println!("fetched the releases of ZooKeeper");
     }
     Ok(())
 }
@@ -139,7 +162,8 @@ fn list() -> Result<()> {
 }
 
 fn write_report() -> Result<()> {
-    let outcomes = result::kept()?;
+    let scenarios = scenario::all()?;
+    let outcomes = report::current(result::kept()?, &scenarios)?;
     ensure!(
         !outcomes.is_empty(),
         "there are no results yet: `causeway-compat run` makes them"
@@ -148,7 +172,7 @@ fn write_report() -> Result<()> {
         .iter()
         .map(|kind| (kind.name, kind.about))
         .collect();
-    let page = report::page(&outcomes, &scenario::all()?, &targets, &known::list()?);
+    let page = report::page(&outcomes, &scenarios, &targets, &known::list()?);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/compatibility.md");
     fs::write(&path, page).with_context(|| path.display().to_string())?;
     println!(

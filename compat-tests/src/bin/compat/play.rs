@@ -1,33 +1,24 @@
 //! `causeway-compat run`: chooses what is played, plays it and says how it stands.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use causeway_compat_tests::Work;
-use causeway_compat_tests::bench::client;
 use causeway_compat_tests::bench::result::Outcome;
 use causeway_compat_tests::bench::run::{self, Playbill, Run};
-use causeway_compat_tests::bench::{Protocol, Scenario, families, known, result, scenario};
+use causeway_compat_tests::bench::{Protocol, known, result};
 use causeway_compat_tests::target::{self, Fault, Kind, Running};
 use clap::Args;
 
-use crate::{build, servers};
+use crate::chosen::{self, Chosen};
 
-#[derive(Args, Default)]
+#[derive(Args)]
 pub(crate) struct Selection {
-    /// Only scenarios and clients of this protocol
-    #[arg(long)]
-    subject: Option<Protocol>,
-    /// Only these scenarios (`lock`, or `etcd/lock`); may be repeated
-    #[arg(long)]
-    scenario: Vec<String>,
-    /// Only these clients; may be repeated
-    #[arg(long)]
-    client: Vec<String>,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Only these targets; may be repeated. `ci` stands for those that every change has to pass
     #[arg(long)]
     target: Vec<String>,
@@ -53,39 +44,11 @@ const CI: &[&str] = &[
 
 impl Selection {
     fn runs(&self) -> Result<Vec<Run>> {
-        let scenarios = scenario::all()?;
-        let named =
-            |scenario: &Scenario, name: &str| scenario.name == name || scenario.to_string() == name;
-        for name in &self.scenario {
-            ensure!(
-                scenarios.iter().any(|scenario| named(scenario, name)),
-                "there is no scenario {name}"
-            );
+        let mut runs = self.chosen.runs()?;
+        if self.at.is_some() {
+            runs.retain(|run| !run.scenario.faults);
+            ensure!(!runs.is_empty(), "what was asked for kills its server");
         }
-        let players = client::players();
-        for name in &self.client {
-            ensure!(
-                players.iter().any(|player| player.client.name == name),
-                "there is no client {name}"
-            );
-        }
-        let mut runs = Vec::new();
-        for player in players {
-            if !self.client.is_empty() && !self.client.iter().any(|name| name == player.client.name)
-            {
-                continue;
-            }
-            for scenario in player.plays(&scenarios)? {
-                let wanted = self.subject.is_none_or(|s| s == scenario.protocol)
-                    && (self.scenario.is_empty()
-                        || self.scenario.iter().any(|name| named(&scenario, name)))
-                    && !(self.at.is_some() && scenario.faults);
-                if wanted {
-                    runs.push(Run { player, scenario });
-                }
-            }
-        }
-        ensure!(!runs.is_empty(), "no client plays what was asked for");
         Ok(runs)
     }
 
@@ -100,65 +63,50 @@ impl Selection {
         if names.is_empty() {
             return Ok(target::catalogue().iter().collect());
         }
-        names
-            .into_iter()
-            .map(|name| {
-                target::catalogue()
-                    .iter()
-                    .find(|kind| kind.name == name)
-                    .with_context(|| format!("there is no target {name}"))
-            })
-            .collect()
+        names.into_iter().map(target::kind).collect()
     }
 }
 
 pub(crate) fn play(selection: &Selection) -> Result<bool> {
     let start = Instant::now();
     let runs = selection.runs()?;
-    servers()?;
-    let mut versions = BTreeMap::new();
-    for family in families::all() {
-        if runs
-            .iter()
-            .any(|run| run.player.family.name() == family.name())
-        {
-            build(family)?;
-            versions.extend(family.versions(&client::sources(family), &client::built(family))?);
-        }
-    }
+    let kinds = selection.kinds()?;
+    let versions = chosen::ready(&runs, selection.at.is_none())?;
     let known = known::list()?;
     let mut good = true;
     let mut played = 0;
-    if let (Some(address), Some(protocol)) = (&selection.at, selection.subject) {
-        let work = Work::new("external")?;
-        let target = Box::new(External {
+    if let (Some(address), Some(protocol)) = (&selection.at, selection.chosen.subject) {
+        let external = External {
             protocol,
             address: address.clone(),
-        });
-        let outcomes = act(&work, target, "external", runs, selection, &versions)?;
-        good = tell("external", &outcomes, &[], selection)?;
-        played += outcomes.len();
+        };
+        good = Work::judged("external", |work| {
+            let outcomes = act(
+                work,
+                Box::new(external),
+                "external",
+                runs,
+                selection,
+                &versions,
+            )?;
+            played += outcomes.len();
+            tell("external", &outcomes, &[], selection)
+        })?;
     } else {
-        for kind in selection.kinds()? {
-            let of = |run: &&Run| match run.scenario.protocol {
-                Protocol::ZooKeeper => kind.zookeeper,
-                Protocol::Etcd => kind.etcd,
-            };
+        for kind in kinds {
+            let of = |run: &&Run| kind.speaks(run.scenario.protocol);
             let runs: Vec<Run> = runs.iter().filter(of).cloned().collect();
             if runs.is_empty() {
                 continue;
             }
-            let mut work = Work::new(kind.name)?;
-            let target = target::start(&work, kind.name, &options(&runs))?;
-            let outcomes = act(&work, target, kind.name, runs, selection, &versions)?;
-            let came_through = tell(kind.name, &outcomes, &known, selection)?;
-            if !came_through {
-                println!("logs of servers and clients: {}", work.dir().display());
-                work.keep();
-            }
-            good &= came_through;
-            result::keep(&outcomes)?;
-            played += outcomes.len();
+            good &= Work::judged(kind.name, |work| {
+                let options = run::options(runs.iter().map(|run| &run.player));
+                let target = target::start(work, kind.name, &options)?;
+                let outcomes = act(work, target, kind.name, runs, selection, &versions)?;
+                played += outcomes.len();
+                result::keep(&outcomes)?;
+                tell(kind.name, &outcomes, &known, selection)
+            })?;
         }
     }
     ensure!(played > 0, "no target speaks what was asked for");
@@ -166,24 +114,9 @@ pub(crate) fn play(selection: &Selection) -> Result<bool> {
     Ok(good)
 }
 
-/// What the gateway has to know beforehand of the runs.
-fn options(runs: &[Run]) -> target::Options {
-    let mut grpc_targets: Vec<String> = runs
-        .iter()
-        .filter(|run| run.scenario.protocol == Protocol::Etcd)
-        .map(|run| run::registration_target(run.player.client.name))
-        .collect();
-    grpc_targets.sort();
-    grpc_targets.dedup();
-    target::Options {
-        grpc_targets,
-        ..target::Options::default()
-    }
-}
-
 fn act(
     work: &Work,
-    target: Box<dyn Running + Send>,
+    target: Box<dyn Running>,
     name: &str,
     runs: Vec<Run>,
     selection: &Selection,
@@ -234,16 +167,10 @@ fn tell(
         verdict.faults.len()
     );
     if let Some(folder) = &selection.ledger {
-        fs::create_dir_all(folder)?;
         let failed = verdict.faults.len();
         // What fails as known has run and is reported by name; it counts neither as passed nor as failed.
-        fs::write(
-            folder.join(format!("compat--{target}.tsv")),
-            format!(
-                "compat/{target}\t{}\t{failed}\t0\n",
-                verdict.passed + failed
-            ),
-        )?;
+        let suite = format!("compat/{target}");
+        chosen::note(folder, &suite, verdict.passed + failed, failed, 0)?;
     }
     Ok(verdict.faults.is_empty())
 }
@@ -255,12 +182,8 @@ struct External {
 }
 
 impl Running for External {
-    fn zookeeper(&self) -> Option<String> {
-        (self.protocol == Protocol::ZooKeeper).then(|| self.address.clone())
-    }
-
-    fn etcd(&self) -> Option<String> {
-        (self.protocol == Protocol::Etcd).then(|| self.address.clone())
+    fn address(&self, protocol: Protocol) -> Option<String> {
+        (self.protocol == protocol).then(|| self.address.clone())
     }
 
     fn version(&self) -> String {

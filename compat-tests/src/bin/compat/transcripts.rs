@@ -1,29 +1,29 @@
 //! `causeway-compat transcripts`: records clients, sends what they said again, and looks for calls that are not known.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_compat_tests::Work;
 use causeway_compat_tests::bench::run::{self, Playbill, Run as Part};
 use causeway_compat_tests::bench::scenario::{self, Place};
-use causeway_compat_tests::bench::{Protocol, client, families};
+use causeway_compat_tests::bench::{Protocol, client};
 use causeway_compat_tests::raw::zookeeper::{
     Client, ConnectRequest, Greeting, Request, op, open_acl,
 };
 use causeway_compat_tests::record::known::{self, Known, Standing};
 use causeway_compat_tests::record::replay::{Options, Report, replay_with};
-use causeway_compat_tests::record::{
-    Recorder, Run, Subject, Transcript, folder, patterns, transcripts,
-};
+use causeway_compat_tests::record::{Recorder, Run, Transcript, folder, patterns, transcripts};
 use causeway_compat_tests::target::{self, Fault, Running};
+use causeway_compat_tests::workers::{lock, side_by_side};
 use clap::{Args, Subcommand};
 
-use crate::{build, servers};
+use crate::chosen::{self, Chosen};
+use crate::servers;
 
 #[derive(Args)]
 pub(crate) struct Transcripts {
@@ -43,15 +43,8 @@ enum Verb {
 
 #[derive(Args)]
 struct Selection {
-    /// Only this protocol
-    #[arg(long)]
-    subject: Option<Protocol>,
-    /// Only these scenarios (`lock`, or `etcd/lock`); may be repeated
-    #[arg(long)]
-    scenario: Vec<String>,
-    /// Only these clients; may be repeated
-    #[arg(long)]
-    client: Vec<String>,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Side by side, each on a server of its own
     #[arg(long, default_value_t = 4)]
     jobs: usize,
@@ -95,51 +88,16 @@ impl Transcripts {
 }
 
 impl Selection {
-    fn wants(&self, protocol: Protocol, scenario: &str, client: &str) -> bool {
-        let named = |name: &String| name == scenario || *name == format!("{protocol}/{scenario}");
-        self.subject.is_none_or(|subject| subject == protocol)
-            && (self.scenario.is_empty() || self.scenario.iter().any(named))
-            && (self.client.is_empty() || self.client.iter().any(|name| name == client))
-    }
-
-    /// What clients play of it.
-    fn parts(&self) -> Result<Vec<Part>> {
-        let scenarios = scenario::all()?;
-        let mut parts = Vec::new();
-        for player in client::players() {
-            for scenario in player.plays(&scenarios)? {
-                if self.wants(scenario.protocol, &scenario.name, player.client.name) {
-                    parts.push(Part { player, scenario });
-                }
-            }
-        }
-        ensure!(!parts.is_empty(), "no client plays what was asked for");
-        Ok(parts)
-    }
-
     /// What is recorded of it.
     fn transcripts(&self) -> Result<Vec<(PathBuf, Transcript)>> {
         let mut found = transcripts(&folder())?;
         found.retain(|(_, transcript)| {
             let run = &transcript.run;
-            self.wants(protocol(transcript.subject), &run.scenario, run.name())
+            self.chosen
+                .wants(transcript.subject, &run.scenario, run.name())
         });
         ensure!(!found.is_empty(), "no transcript is of what was asked for");
         Ok(found)
-    }
-}
-
-fn protocol(subject: Subject) -> Protocol {
-    match subject {
-        Subject::ZooKeeper => Protocol::ZooKeeper,
-        Subject::Etcd => Protocol::Etcd,
-    }
-}
-
-fn subject(protocol: Protocol) -> Subject {
-    match protocol {
-        Protocol::ZooKeeper => Subject::ZooKeeper,
-        Protocol::Etcd => Subject::Etcd,
     }
 }
 
@@ -169,21 +127,11 @@ fn record(selection: &Selection) -> Result<bool> {
 
 /// Plays what is selected, each part on a server that nobody else uses, and hands over what was said.
 fn play(selection: &Selection, keep: &(dyn Fn(&Transcript) -> Result<()> + Sync)) -> Result<bool> {
-    let parts = selection.parts()?;
-    let mut versions = BTreeMap::new();
-    for family in families::all() {
-        if parts
-            .iter()
-            .any(|part| part.player.family.name() == family.name())
-        {
-            build(family)?;
-            versions.extend(family.versions(&client::sources(family), &client::built(family))?);
-        }
-    }
-    servers()?;
+    let parts = selection.chosen.runs()?;
+    let versions = chosen::ready(&parts, true)?;
     let all = parts.len();
     let (count, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    side_by_side(selection.jobs, parts, |servers, part| {
+    side_by_side(selection.jobs, parts, Servers::default, |servers, part| {
         let start = Instant::now();
         let name = model(part.scenario.protocol);
         let recorded = servers
@@ -197,7 +145,7 @@ fn play(selection: &Selection, keep: &(dyn Fn(&Transcript) -> Result<()> + Sync)
             Ok(lines) => format!("{lines} lines"),
             Err(error) => {
                 failed.fetch_add(1, Ordering::Relaxed);
-                servers.renew(name);
+                servers.leave(name);
                 format!("FAILED: {error:#}").replace('\n', " ")
             }
         };
@@ -223,10 +171,7 @@ fn record_part(
 ) -> Result<Transcript> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let protocol = part.scenario.protocol;
-    let recorder = Arc::new(Recorder::start(
-        subject(protocol),
-        &server.address(protocol)?,
-    )?);
+    let recorder = Arc::new(Recorder::start(protocol, &server.address(protocol)?)?);
     let nonce = format!("r{:03}", COUNT.fetch_add(1, Ordering::Relaxed));
     let client = part.player.client.name;
     let run = Run {
@@ -264,16 +209,12 @@ fn record_part(
 struct Front {
     protocol: Protocol,
     recorder: Arc<Recorder>,
-    target: Arc<Mutex<Box<dyn Running + Send>>>,
+    target: Arc<Mutex<Box<dyn Running>>>,
 }
 
 impl Running for Front {
-    fn zookeeper(&self) -> Option<String> {
-        (self.protocol == Protocol::ZooKeeper).then(|| self.recorder.address())
-    }
-
-    fn etcd(&self) -> Option<String> {
-        (self.protocol == Protocol::Etcd).then(|| self.recorder.address())
+    fn address(&self, protocol: Protocol) -> Option<String> {
+        (self.protocol == protocol).then(|| self.recorder.address())
     }
 
     fn version(&self) -> String {
@@ -308,19 +249,14 @@ impl Replay {
             good &= self.on(None, chosen, &list)?;
         } else {
             for name in &self.target {
-                let kind = target::catalogue().iter().find(|kind| kind.name == name);
-                let kind = kind.with_context(|| format!("there is no target {name}"))?;
+                let kind = target::kind(name)?;
                 ensure!(
                     kind.real || !self.mark,
                     "only a real server says what comes out"
                 );
-                let spoken = |subject| match subject {
-                    Subject::ZooKeeper => kind.zookeeper,
-                    Subject::Etcd => kind.etcd,
-                };
                 let chosen = chosen
                     .iter()
-                    .filter(|(_, transcript)| spoken(transcript.subject))
+                    .filter(|(_, transcript)| kind.speaks(transcript.subject))
                     .cloned()
                     .collect();
                 good &= self.on(Some(kind.name), chosen, &list)?;
@@ -346,12 +282,13 @@ impl Replay {
         side_by_side(
             self.selection.jobs,
             chosen,
+            Servers::default,
             |servers, (path, transcript)| {
                 let start = Instant::now();
-                let server = target.unwrap_or_else(|| model(protocol(transcript.subject)));
+                let server = target.unwrap_or_else(|| model(transcript.subject));
                 let is_registration = scenarios.iter().any(|scenario| {
                     scenario.protocol == Protocol::Etcd
-                        && transcript.subject == Subject::Etcd
+                        && transcript.subject == Protocol::Etcd
                         && scenario.name == transcript.run.scenario
                         && scenario.place == Place::Registrations
                 });
@@ -365,10 +302,13 @@ impl Replay {
                     ),
                     Err(error) => (Standing::New, format!("{error:#}")),
                 };
+                if standing == Standing::New {
+                    servers.leave(server);
+                }
                 let is_clean = report
                     .as_ref()
                     .is_ok_and(|report| report.differences.is_empty() && report.stopped.is_none());
-                if !is_clean || transcript.subject == Subject::Etcd {
+                if !is_clean || transcript.subject == Protocol::Etcd {
                     // Whatever it has left behind is in nobody's way.
                     servers.renew(server);
                 }
@@ -415,7 +355,14 @@ impl Replay {
         let known = counts.get("known").copied().unwrap_or(0);
         if let Some(folder) = &self.ledger {
             let name = target.unwrap_or("real");
-            note(folder, &format!("replay--{name}"), good, all - good - known)?;
+            let failed = all - good - known;
+            chosen::note(
+                folder,
+                &format!("compat/replay--{name}"),
+                good + failed,
+                failed,
+                0,
+            )?;
         }
         Ok(good + known == all)
     }
@@ -449,7 +396,7 @@ fn mark(path: &Path, mut transcript: Transcript, report: &Report) -> Result<()> 
 }
 
 fn replay_one(server: &Server, transcript: &Transcript, in_place: bool) -> Result<Report> {
-    let address = server.address(protocol(transcript.subject))?;
+    let address = server.address(transcript.subject)?;
     let mut fault = |note: &str| {
         let verb = note.strip_prefix("do ").context("no verb")?;
         lock(&server.target).fault(&verb.parse()?)
@@ -489,54 +436,35 @@ impl Check {
     }
 }
 
-fn note(folder: &Path, name: &str, passed: usize, failed: usize) -> Result<()> {
-    fs::create_dir_all(folder)?;
-    let path = folder.join(format!("compat--{name}.tsv"));
-    fs::write(
-        path,
-        format!("compat/{name}\t{}\t{failed}\t0\n", passed + failed),
-    )?;
-    Ok(())
-}
-
 /// A target with its files.
 struct Server {
     // Before its files.
-    target: Arc<Mutex<Box<dyn Running + Send>>>,
+    target: Arc<Mutex<Box<dyn Running>>>,
     work: Work,
 }
 
 impl Server {
     fn start(name: &str) -> Result<Server> {
-        let work = Work::new(name)?;
-        let grpc_targets = client::players()
-            .iter()
-            .filter(|player| player.client.protocol == Protocol::Etcd)
-            .map(|player| run::registration_target(player.client.name))
-            .collect();
-        let options = target::Options {
-            grpc_targets,
-            ..target::Options::default()
-        };
-        let target = target::start(&work, name, &options)?;
-        if let Some(address) = target.zookeeper() {
-            prepare(address.split(',').next().unwrap_or_default())?;
-        }
+        let mut work = Work::new(name)?;
+        let started = Server::start_in(&work, name).inspect_err(|_| work.leave());
         Ok(Server {
-            target: Arc::new(Mutex::new(target)),
+            target: Arc::new(Mutex::new(started?)),
             work,
         })
     }
 
+    fn start_in(work: &Work, name: &str) -> Result<Box<dyn Running>> {
+        let options = run::options(&client::players());
+        let target = target::start(work, name, &options)?;
+        if let Ok(address) = target.one_address(Protocol::ZooKeeper) {
+            prepare(&address)?;
+        }
+        Ok(target)
+    }
+
+    /// A recorded client was sent to one server.
     fn address(&self, protocol: Protocol) -> Result<String> {
-        let target = lock(&self.target);
-        let address = match protocol {
-            Protocol::ZooKeeper => target.zookeeper(),
-            Protocol::Etcd => target.etcd(),
-        };
-        let address = address.context("this target does not speak the protocol")?;
-        // A recorded client was sent to one server.
-        Ok(address.split(',').next().unwrap_or_default().to_string())
+        lock(&self.target).one_address(protocol)
     }
 }
 
@@ -582,25 +510,11 @@ impl Servers {
     fn renew(&mut self, name: &str) {
         self.running.remove(name);
     }
-}
 
-/// Does all of it with `jobs` workers.
-fn side_by_side<T: Send>(jobs: usize, all: Vec<T>, act: impl Fn(&mut Servers, T) + Sync) {
-    let queue = Mutex::new(VecDeque::from(all));
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                let mut servers = Servers::default();
-                loop {
-                    let next = lock(&queue).pop_front();
-                    let Some(next) = next else { break };
-                    act(&mut servers, next);
-                }
-            });
+    /// Likewise, and what this one and its clients wrote stays to be read.
+    fn leave(&mut self, name: &str) {
+        if let Some(mut server) = self.running.remove(name) {
+            server.work.leave();
         }
-    });
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
