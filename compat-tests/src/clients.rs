@@ -134,6 +134,11 @@ impl Program {
         }
     }
 
+    /// SIGTERM: the application is asked to stop, as by its platform. See [`Program::finish`].
+    pub fn terminate(&self) {
+        signal_group("TERM", self.child.id());
+    }
+
     /// Waits for the program to end by itself.
     pub fn finish(&mut self, limit: Duration) -> Result<ExitStatus> {
         let name = self.name.clone();

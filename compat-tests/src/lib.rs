@@ -9,18 +9,24 @@
     reason = "drives real processes in real time: waiting and reading the clock is what it does"
 )]
 
+pub mod applications;
+pub mod artefacts;
 pub mod bench;
 pub mod clients;
 pub mod differential;
+pub mod files;
 pub mod link;
 pub mod observe;
 pub mod process;
+pub mod protocol;
 pub mod raw;
 pub mod record;
 pub mod settings;
 pub mod target;
 pub mod wait;
+pub mod workers;
 
+pub use artefacts::artefacts;
 pub use clients::{Etcdctl, Kazoo, Program};
 pub use process::Work;
 pub use settings::Settings;

@@ -175,15 +175,16 @@ impl Ports {
 
     /// Refuses on every port.
     async fn refuse(&mut self) -> Result<()> {
-        self.acceptors.shutdown().await;
-        // What was accepted and not yet taken is reset like the rest.
-        while let Ok((stream, _)) = self.accepted.try_recv() {
-            let _ = stream.set_zero_linger();
-        }
+        // Before the port is let go: somebody's own connection could get it in between.
         if self.reserved.is_empty() {
             for (own, _) in &self.upstreams {
                 self.reserved.push(reserve(*own)?);
             }
+        }
+        self.acceptors.shutdown().await;
+        // What was accepted and not yet taken is reset like the rest.
+        while let Ok((stream, _)) = self.accepted.try_recv() {
+            let _ = stream.set_zero_linger();
         }
         Ok(())
     }
@@ -191,8 +192,9 @@ impl Ports {
 
 fn reserve(address: SocketAddr) -> Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
-    // Connections of before may still be in TIME_WAIT.
+    // Connections of before may still be in TIME_WAIT, and the link itself may still listen.
     socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
     socket
         .bind(address)
         .with_context(|| format!("the link's port {address}"))?;

@@ -57,6 +57,26 @@ impl Work {
         })
     }
 
+    /// Does `body` in a fresh folder and says, as it does, whether it came out well; otherwise the folder stays and
+    /// its path is printed.
+    ///
+    /// # Errors
+    /// The body's own.
+    pub fn judged(name: &str, body: impl FnOnce(&Work) -> Result<bool>) -> Result<bool> {
+        let mut work = Work::new(name)?;
+        let done = body(&work);
+        if !matches!(done, Ok(true)) {
+            work.leave();
+        }
+        done
+    }
+
+    /// Keeps the folder, and prints where it is: the logs in it say more than what failed in its sight.
+    pub fn leave(&mut self) {
+        self.keep = true;
+        eprintln!("logs of servers and clients: {}", self.dir.display());
+    }
+
     /// The folder itself.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -65,11 +85,6 @@ impl Work {
     /// A path inside the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
-    }
-
-    /// Keeps the folder, whatever happens.
-    pub fn keep(&mut self) {
-        self.keep = true;
     }
 
     /// The last lines of every log, on standard error.

@@ -20,8 +20,12 @@ pub struct Settings {
     pub legacy_etcd: Option<String>,
     /// The phase of a fresh data folder.
     pub phase: Option<String>,
+    /// Keeps nothing on disk.
+    pub in_memory: bool,
     /// Short times for the protection rule, so that a scenario need not wait two minutes.
     pub quick_protection: bool,
+    /// No instance is held back, nor a store that loses many: what an owner's silence does can be seen.
+    pub no_protection: bool,
     /// Gate times of no length, so that a step waits for its measures and not for the calendar.
     pub quick_gates: bool,
     /// Projects the Curator service `orders` into the grpc naming layout.
@@ -39,6 +43,13 @@ impl Settings {
             // An instance counts for the expected size after this long, instead of after minutes.
             text.push_str(
                 "\n[protection.rule]\nrise_ms = 4000\nsettle_ms = 1000\nexit_ms = 2000\n",
+            );
+        }
+        if self.no_protection {
+            // The whole of a service may go, and its last instance at once.
+            text.push_str(
+                "\n[protection]\nbrake_instances_percent = 100\nbrake_services_percent = 100\n\
+                 [protection.rule]\nthreshold_percent = 100\nstrict = true\n",
             );
         }
         if self.quick_gates {

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use loona_hpack::Decoder as Hpack;
 
+use super::frame::{
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADER_TABLE_SIZE, HEADERS,
+    PADDED, PREFACE, PRIORITY, RST_STREAM, SETTINGS,
+};
 use super::message;
 use super::proxy::{Decode, Element};
 use super::transcript::Side;
@@ -24,9 +28,6 @@ impl Default for Decoder {
         Decoder::Unknown(Vec::new())
     }
 }
-
-/// What every HTTP/2 client says first, RFC 9113 section 3.4.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl Decode for Decoder {
     fn bytes(&mut self, side: Side, bytes: &[u8], found: &mut Vec<Element>) {
@@ -95,21 +96,6 @@ struct Stream {
     lease_said: BTreeMap<(Side, i64), Value>,
 }
 
-mod frame {
-    pub(super) const DATA: u8 = 0;
-    pub(super) const HEADERS: u8 = 1;
-    pub(super) const RST_STREAM: u8 = 3;
-    pub(super) const SETTINGS: u8 = 4;
-    pub(super) const GOAWAY: u8 = 7;
-    pub(super) const CONTINUATION: u8 = 9;
-}
-
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const PADDED: u8 = 8;
-const PRIORITY: u8 = 32;
-const ACK: u8 = 1;
-const HEADER_TABLE_SIZE: u16 = 1;
 /// Larger than any frame or message of a test; beyond it the reading stops, not the passing on.
 const LIMIT: usize = 64 << 20;
 
@@ -135,22 +121,10 @@ impl Two {
             half.preface_seen = true;
         }
         loop {
-            let half = self.half(side);
-            let Some(head) = half.buffer.first_chunk::<9>() else {
+            let Some(frame) = Frame::take(&mut self.half(side).buffer) else {
                 return;
             };
-            let [a, b, c, kind, flags, d, e, f, g] = *head;
-            let length = u32::from_be_bytes([0, a, b, c]) as usize;
-            let stream = u32::from_be_bytes([d & 0x7f, e, f, g]);
-            if half.buffer.len() < 9 + length {
-                return;
-            }
-            let payload = half.buffer[9..9 + length].to_vec();
-            half.buffer.drain(..9 + length);
-            if self
-                .frame(side, kind, flags, stream, &payload, found)
-                .is_none()
-            {
+            if self.frame(side, &frame, found).is_none() {
                 self.half(side).broken = true;
                 found.push(Element::new(0, side, "garbage", Value::Null));
                 return;
@@ -166,17 +140,10 @@ impl Two {
     }
 
     /// `None` when it is not HTTP/2.
-    fn frame(
-        &mut self,
-        side: Side,
-        kind: u8,
-        flags: u8,
-        stream: u32,
-        payload: &[u8],
-        found: &mut Vec<Element>,
-    ) -> Option<()> {
-        match kind {
-            frame::HEADERS => {
+    fn frame(&mut self, side: Side, frame: &Frame, found: &mut Vec<Element>) -> Option<()> {
+        let (flags, stream, payload) = (frame.flags, frame.stream, &frame.payload[..]);
+        match frame.kind {
+            HEADERS => {
                 let mut block = unpadded(flags, payload)?;
                 if flags & PRIORITY != 0 {
                     block = block.get(5..)?;
@@ -186,7 +153,7 @@ impl Two {
                     self.block(side, found)?;
                 }
             }
-            frame::CONTINUATION => {
+            CONTINUATION => {
                 let (_, _, block) = self.half(side).block.as_mut()?;
                 block.extend_from_slice(payload);
                 if block.len() > LIMIT {
@@ -196,14 +163,14 @@ impl Two {
                     self.block(side, found)?;
                 }
             }
-            frame::DATA => {
+            DATA => {
                 let data = unpadded(flags, payload)?;
                 self.data(side, stream, data, found)?;
                 if flags & END_STREAM != 0 {
                     self.half_closed(side, stream, found);
                 }
             }
-            frame::RST_STREAM => {
+            RST_STREAM => {
                 let code = u32::from_be_bytes(*payload.first_chunk()?);
                 if let Some(stream) = self.streams.get(&stream) {
                     // A server that has answered tells the client so to stop sending.
@@ -217,11 +184,9 @@ impl Two {
                     }
                 }
             }
-            frame::SETTINGS if flags & ACK == 0 => {
-                for setting in payload.chunks_exact(6) {
-                    let [a, b, c, d, e, f] = *setting.first_chunk()?;
-                    if u16::from_be_bytes([a, b]) == HEADER_TABLE_SIZE {
-                        let size = u32::from_be_bytes([c, d, e, f]) as usize;
+            SETTINGS if flags & ACK == 0 => {
+                for (name, size) in frame.settings() {
+                    if name == HEADER_TABLE_SIZE {
                         // It bounds what the other side may use.
                         let other = match side {
                             Side::Client => Side::Server,
@@ -229,12 +194,12 @@ impl Two {
                         };
                         self.half(other)
                             .hpack
-                            .set_max_allowed_table_size(size.max(4096));
+                            .set_max_allowed_table_size((size as usize).max(4096));
                     }
                 }
             }
             // A client says good-bye or does not, as it likes; from a server it is a refusal.
-            frame::GOAWAY if side == Side::Server => {
+            GOAWAY if side == Side::Server => {
                 let code = u32::from_be_bytes(*payload.get(4..)?.first_chunk()?);
                 found.push(Element::new(
                     0,

@@ -1,7 +1,7 @@
 //! Differences between a target and the recorded server that are known: `transcripts/known.toml`.
 //!
 //! What follows from a difference differs too, so a transcript is listed with the line from which on it does. It is new
-//! when it differs before, and it has to leave the list when it does not differ at all.
+//! when it differs from another line on, and it has to leave the list when it does not differ at all.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,7 +61,7 @@ impl Known {
         match (listed, first) {
             (None, None) if report.stopped.is_none() => Standing::Clean,
             (None, _) => Standing::New,
-            (Some((cause, from)), Some(first)) if first >= from => {
+            (Some((cause, from)), Some(first)) if first == from => {
                 Standing::Known(cause.why.clone())
             }
             (Some(_), Some(_)) => Standing::New,
@@ -106,6 +106,7 @@ pub fn name(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Transcript;
     use super::super::replay::Difference;
     use super::*;
 
@@ -141,10 +142,11 @@ mod tests {
         check(
             "t",
             "etcd/a--kv",
-            &[11],
+            &[10],
             stopped(),
             Standing::Known("w".into()),
         );
+        check("t", "etcd/a--kv", &[11], None, Standing::New);
         check("t", "etcd/a--kv", &[9, 10], None, Standing::New);
         check("t", "etcd/a--kv", &[], None, Standing::Mended);
         check("t", "etcd/a--kv", &[], stopped(), Standing::New);
@@ -158,6 +160,39 @@ mod tests {
         let cause = "[[cause]]\ntarget = \"t\"\nwhy = \"w\"\nfrom = { \"etcd/a\" = 1 }\n";
         assert!(parse(cause).is_ok());
         assert!(parse(&cause.repeat(2)).is_err());
+    }
+
+    #[test]
+    fn every_name_is_of_a_transcript_that_can_be_replayed() {
+        let folder = super::super::folder();
+        let transcripts: BTreeMap<String, Transcript> = super::super::transcripts(&folder)
+            .unwrap()
+            .into_iter()
+            .map(|(path, transcript)| (name(&path), transcript))
+            .collect();
+        let known = read(&folder.join("known.toml")).unwrap();
+        let check = |name: &str| {
+            let transcript = transcripts.get(name);
+            let transcript = transcript.unwrap_or_else(|| panic!("there is no {name}"));
+            assert_eq!(transcript.fixed, None, "{name}");
+            transcript
+        };
+        for name in &known.ci {
+            check(name);
+        }
+        for cause in &known.cause {
+            let kind = crate::target::kind(&cause.target).unwrap();
+            for (name, line) in &cause.from {
+                let transcript = check(name);
+                assert!(
+                    kind.speaks(transcript.subject),
+                    "{name} on {}",
+                    cause.target
+                );
+                let said = transcript.lines().any(|(number, _)| number == *line);
+                assert!(said, "{name} has no line {line}");
+            }
+        }
     }
 
     #[test]

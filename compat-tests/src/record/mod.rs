@@ -4,6 +4,7 @@
 //! part again to any server and holds the answers against the text; [`patterns()`] are the kinds of calls in it, so
 //! that a new release of a client that speaks otherwise is noticed.
 
+mod frame;
 pub mod http;
 pub mod known;
 pub mod message;
@@ -23,17 +24,20 @@ use anyhow::Result;
 
 pub use patterns::{Unknown, patterns, unknown};
 pub use replay::{Difference, Report, replay};
-pub use transcript::{Run, Subject, Transcript};
+pub use transcript::{Run, Transcript};
 
+use crate::files::files;
+use crate::protocol::Protocol;
+use crate::workers::lock;
 use names::Names;
-use proxy::{Decode, Element, Log, Logged, Proxy, lock};
+use proxy::{Decode, Element, Log, Logged, Proxy};
 use transcript::{Entry, Line, Side};
 use value::Value;
 
 /// A proxy in front of one server that writes down what passes.
 #[derive(Debug)]
 pub struct Recorder {
-    subject: Subject,
+    subject: Protocol,
     proxy: Proxy,
     log: Log,
 }
@@ -43,11 +47,11 @@ impl Recorder {
     ///
     /// # Errors
     /// No port is free.
-    pub fn start(subject: Subject, upstream: &str) -> Result<Recorder> {
+    pub fn start(subject: Protocol, upstream: &str) -> Result<Recorder> {
         let log = Log::default();
         let decoder: fn() -> Box<dyn Decode> = match subject {
-            Subject::ZooKeeper => || Box::new(zookeeper::Decoder::default()),
-            Subject::Etcd => || Box::new(http::Decoder::default()),
+            Protocol::ZooKeeper => || Box::new(zookeeper::Decoder::default()),
+            Protocol::Etcd => || Box::new(http::Decoder::default()),
         };
         let proxy = Proxy::start(upstream, Log::clone(&log), decoder)?;
         Ok(Recorder {
@@ -146,18 +150,15 @@ pub fn folder() -> PathBuf {
 /// One cannot be read.
 pub fn transcripts(folder: &Path) -> Result<Vec<(PathBuf, Transcript)>> {
     let mut found = Vec::new();
-    for subject in [Subject::Etcd, Subject::ZooKeeper] {
-        let Ok(files) = std::fs::read_dir(folder.join(subject.name())) else {
+    for subject in [Protocol::Etcd, Protocol::ZooKeeper] {
+        let folder = folder.join(subject.name());
+        if !folder.is_dir() {
             continue;
-        };
-        for file in files {
-            let path = file?.path();
-            if path.extension().is_some_and(|ending| ending == "txt") {
-                let transcript = Transcript::read(&path)?;
-                found.push((path, transcript));
-            }
+        }
+        for path in files(&folder, "txt")? {
+            let transcript = Transcript::read(&path)?;
+            found.push((path, transcript));
         }
     }
-    found.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(found)
 }

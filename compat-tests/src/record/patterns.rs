@@ -11,8 +11,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use super::names::Bindings;
-use super::transcript::{Entry, HEAD, Line, Side, Subject, Transcript};
+use super::transcript::{Entry, HEAD, Line, Side, Transcript};
 use super::value::Value;
+use crate::protocol::Protocol;
 
 /// The patterns of a transcript.
 pub fn patterns(transcript: &Transcript) -> BTreeSet<String> {
@@ -140,8 +141,8 @@ fn calls(transcript: &Transcript) -> Vec<(usize, String)> {
                 found.push((
                     number,
                     match transcript.subject {
-                        Subject::ZooKeeper => "zookeeper ping".to_string(),
-                        Subject::Etcd => "etcd LeaseKeepAlive again".to_string(),
+                        Protocol::ZooKeeper => "zookeeper ping".to_string(),
+                        Protocol::Etcd => "etcd LeaseKeepAlive again".to_string(),
                     },
                 ));
                 continue;
@@ -150,7 +151,7 @@ fn calls(transcript: &Transcript) -> Vec<(usize, String)> {
         };
         let value = bindings.resolve(line.connection, &line.value);
         let pattern = match (transcript.subject, line.side) {
-            (Subject::ZooKeeper, Side::Client) => {
+            (Protocol::ZooKeeper, Side::Client) => {
                 let pattern = zookeeper(&line.kind, &value, line);
                 // Behind the connect and before its answer.
                 if greeting.contains(&line.connection)
@@ -167,11 +168,11 @@ fn calls(transcript: &Transcript) -> Vec<(usize, String)> {
                 }
                 pattern
             }
-            (Subject::ZooKeeper, Side::Server) => {
+            (Protocol::ZooKeeper, Side::Server) => {
                 greeting.remove(&line.connection);
                 None
             }
-            (Subject::Etcd, Side::Client) => {
+            (Protocol::Etcd, Side::Client) => {
                 if line.kind == "call" {
                     let method = value.get("method").and_then(Value::plain);
                     let method = String::from_utf8_lossy(&method.unwrap_or_default()).into_owned();
@@ -182,7 +183,7 @@ fn calls(transcript: &Transcript) -> Vec<(usize, String)> {
                     .map_or("", String::as_str);
                 etcd(method, &line.kind, &value)
             }
-            (Subject::Etcd, Side::Server) => None,
+            (Protocol::Etcd, Side::Server) => None,
         };
         if let Some(pattern) = pattern {
             found.push((number, format!("{} {pattern}", transcript.subject.name())));

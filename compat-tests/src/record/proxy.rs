@@ -7,7 +7,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use anyhow::{Context as _, Result};
 use super::names::Context;
 use super::transcript::Side;
 use super::value::Value;
+use crate::workers::lock;
 
 /// Something that a decoder found.
 #[derive(Debug, Clone)]
@@ -142,11 +143,6 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// A lock is only held for work that cannot fail half-way.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>, decoder: fn() -> Box<dyn Decode>) {

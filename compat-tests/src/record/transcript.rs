@@ -27,37 +27,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::value::Value;
-
-/// The protocol of a recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
-    /// ZooKeeper's protocol.
-    ZooKeeper,
-    /// etcd's gRPC and its JSON gateway, on one port.
-    Etcd,
-}
-
-impl Subject {
-    /// Its name in files and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Subject::ZooKeeper => "zookeeper",
-            Subject::Etcd => "etcd",
-        }
-    }
-
-    /// The subject of that name.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn parse(name: &str) -> Result<Subject> {
-        match name {
-            "zookeeper" => Ok(Subject::ZooKeeper),
-            "etcd" => Ok(Subject::Etcd),
-            _ => bail!("no subject is named {name}"),
-        }
-    }
-}
+use crate::protocol::Protocol;
 
 /// Which run a transcript shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +93,7 @@ pub enum Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transcript {
     /// Its protocol.
-    pub subject: Subject,
+    pub subject: Protocol,
     /// What was recorded.
     pub run: Run,
     /// Why it cannot be replayed: it depends on what no replay can bring about. It is kept for its call patterns.
@@ -181,7 +151,7 @@ impl Transcript {
                 .with_context(|| format!("`# {name}: …` is missing"))?;
             Ok(value.to_string())
         };
-        let subject = Subject::parse(&head("subject")?)?;
+        let subject = head("subject")?.parse()?;
         let run = Run {
             client: head("client")?,
             scenario: head("scenario")?,

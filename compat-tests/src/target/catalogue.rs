@@ -11,6 +11,7 @@ use super::node::Place;
 use super::site::{Group, Running, Site};
 use super::zookeeper::{ZooKeeper, ZooKeeperRelease};
 use crate::process::Work;
+use crate::protocol::Protocol;
 use crate::settings::Settings;
 
 /// One kind of target.
@@ -26,8 +27,6 @@ pub struct Kind {
     pub etcd: bool,
     /// Whether it is a real server, which decides what is right, and not Causeway.
     pub real: bool,
-    /// How many members it has: what `kill 2` counts.
-    pub members: usize,
     start: fn(&Work, &Options) -> Result<Site>,
 }
 
@@ -38,6 +37,8 @@ pub struct Options {
     pub settings: Settings,
     /// Further names that the grpc-endpoints layout claims.
     pub grpc_targets: Vec<String>,
+    /// The etcd behind a gateway is Debian's 3.4.
+    pub old_etcd: bool,
     /// Its wall clock can be stepped (needs libfaketime).
     pub clock: bool,
     /// Its data lies on a disk that can be filled (needs root).
@@ -49,13 +50,30 @@ pub fn catalogue() -> &'static [Kind] {
     KINDS
 }
 
+/// The target `name`; an error that lists what there is otherwise.
+pub fn kind(name: &str) -> Result<&'static Kind> {
+    KINDS
+        .iter()
+        .find(|kind| kind.name == name)
+        .with_context(|| {
+            let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+            format!("no target {name:?}; there are {}", names.join(", "))
+        })
+}
+
+impl Kind {
+    /// Whether it serves the protocol.
+    pub fn speaks(&self, protocol: Protocol) -> bool {
+        match protocol {
+            Protocol::ZooKeeper => self.zookeeper,
+            Protocol::Etcd => self.etcd,
+        }
+    }
+}
+
 /// Starts the target `name` with its files in `work`, and waits until it serves.
-pub fn start(work: &Work, name: &str, options: &Options) -> Result<Box<dyn Running + Send>> {
-    let kind = KINDS.iter().find(|kind| kind.name == name);
-    let kind = kind.with_context(|| {
-        let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
-        format!("no target {name:?}; there are {}", names.join(", "))
-    })?;
+pub fn start(work: &Work, name: &str, options: &Options) -> Result<Box<dyn Running>> {
+    let kind = kind(name)?;
     let site = (kind.start)(work, options).with_context(|| format!("target {name}"))?;
     Ok(Box::new(site))
 }
@@ -66,7 +84,6 @@ const REAL: Kind = Kind {
     zookeeper: false,
     etcd: false,
     real: true,
-    members: 1,
     start: |_, _| unreachable!("a pattern for entries"),
 };
 
@@ -96,7 +113,6 @@ const KINDS: &[Kind] = &[
         name: "zookeeper-3.9-x3",
         about: "an ensemble of three real ZooKeepers 3.9",
         zookeeper: true,
-        members: 3,
         start: |work, options| zookeeper(work, ZooKeeperRelease::V3_9, 3, options),
         ..REAL
     },
@@ -104,7 +120,6 @@ const KINDS: &[Kind] = &[
         name: "zookeeper-3.8-x3",
         about: "an ensemble of three of Debian's ZooKeeper 3.8",
         zookeeper: true,
-        members: 3,
         start: |work, options| zookeeper(work, ZooKeeperRelease::V3_8, 3, options),
         ..REAL
     },
@@ -126,7 +141,6 @@ const KINDS: &[Kind] = &[
         name: "etcd-3.7-x3",
         about: "a cluster of three real etcds 3.7",
         etcd: true,
-        members: 3,
         start: |work, options| etcd(work, EtcdRelease::V3_7, 3, options),
         ..REAL
     },
@@ -134,7 +148,6 @@ const KINDS: &[Kind] = &[
         name: "etcd-3.4-x3",
         about: "a cluster of three of Debian's etcd 3.4",
         etcd: true,
-        members: 3,
         start: |work, options| etcd(work, EtcdRelease::V3_4, 3, options),
         ..REAL
     },
@@ -259,7 +272,12 @@ fn gateway_before(work: &Work, phase: &str, options: &Options) -> Result<Site> {
     let ordinary = Options::default();
     let zookeeper =
         ZooKeeper::start_ensemble(work, "zookeeper", ZooKeeperRelease::V3_9, 1, &ordinary)?;
-    let etcd = Etcd::start_cluster(work, "etcd", EtcdRelease::V3_7, 1, &ordinary)?;
+    let release = if options.old_etcd {
+        EtcdRelease::V3_4
+    } else {
+        EtcdRelease::V3_7
+    };
+    let etcd = Etcd::start_cluster(work, "etcd", release, 1, &ordinary)?;
     let gateway = gateway_with(work, options, |settings| {
         settings.legacy_zookeeper = Some(join(&zookeeper, ZooKeeper::address));
         settings.legacy_etcd = Some(join(&etcd, Etcd::url));

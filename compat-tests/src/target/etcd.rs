@@ -8,9 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::net::http;
-use super::node::{Node, Place, freeze};
-use super::{Options, START, artefacts};
-use crate::clients::Etcdctl;
+use super::node::{Node, Place};
+use super::{Options, START};
+use crate::artefacts::go_program;
+use crate::clients::{Etcdctl, output};
 use crate::process::{Server, Work, free_port};
 use crate::wait::until;
 
@@ -24,22 +25,45 @@ pub enum EtcdRelease {
 }
 
 impl EtcdRelease {
-    /// A command that goes on with etcd's own arguments; an error says what makes a missing program.
-    fn command(self) -> Result<Command> {
+    /// One of its programs, to go on with its own arguments; an error says what makes a missing one.
+    fn program(self, name: &str) -> Result<Command> {
         match self {
-            EtcdRelease::V3_4 => Ok(Command::new("etcd")),
+            EtcdRelease::V3_4 => {
+                let mut command = Command::new(name);
+                command.env("ETCDCTL_API", "3");
+                Ok(command)
+            }
             EtcdRelease::V3_7 => {
-                let program = artefacts().join("go/compat-go");
+                let program = go_program();
                 ensure!(
                     program.is_file(),
                     "etcd 3.7 is not in {}: run target/debug/causeway-compat prepare go",
                     program.display()
                 );
                 let mut command = Command::new(program);
-                command.arg("etcd");
+                command.arg(name);
                 Ok(command)
             }
         }
+    }
+}
+
+impl EtcdRelease {
+    /// The release's client on an endpoint.
+    pub fn etcdctl(self, endpoint: &str) -> Result<Command> {
+        let mut client = self.program("etcdctl")?;
+        client.args(["--endpoints", endpoint, "--command-timeout", "20s"]);
+        Ok(client)
+    }
+
+    /// The release's tool for database files, for `snapshot COMMAND`; before 3.5 it is the client.
+    pub fn snapshots(self, command: &str) -> Result<Command> {
+        let mut tool = self.program(match self {
+            EtcdRelease::V3_4 => "etcdctl",
+            EtcdRelease::V3_7 => "etcdutl",
+        })?;
+        tool.args(["snapshot", command]);
+        Ok(tool)
     }
 }
 
@@ -56,8 +80,8 @@ pub struct Etcd {
     log: PathBuf,
     client_port: u16,
     peer_port: u16,
-    /// `name=URL` of every member, and how many they are.
-    cluster: (String, usize),
+    /// `name=URL` of every member.
+    cluster: String,
     // After the server: dropped in this order, and the folder may be a mount.
     place: Place,
 }
@@ -65,8 +89,12 @@ pub struct Etcd {
 impl Etcd {
     /// Starts Debian's on free ports with an empty store, and waits until it answers.
     pub fn start(work: &Work, name: &str) -> Result<Etcd> {
-        let mut cluster =
-            Self::start_cluster(work, name, EtcdRelease::V3_4, 1, &Options::default())?;
+        Self::start_release(work, name, EtcdRelease::V3_4)
+    }
+
+    /// The same for a release of one's choice.
+    pub fn start_release(work: &Work, name: &str, release: EtcdRelease) -> Result<Etcd> {
+        let mut cluster = Self::start_cluster(work, name, release, 1, &Options::default())?;
         cluster.pop().context("a member")
     }
 
@@ -97,31 +125,77 @@ impl Etcd {
         for (name, client_port, peer_port) in ports {
             let place = Place::new(work.path(&name).join("data"), options, DISK_MB)?
                 .without_clock(GO_CLOCK);
-            let log = work.path(&format!("{name}.log"));
-            let cluster = (cluster.clone(), size);
-            members.push(Etcd {
-                server: spawn(
-                    release,
-                    &name,
-                    &log,
-                    client_port,
-                    peer_port,
-                    &cluster.0,
-                    &place,
-                )?,
+            let ports = (client_port, peer_port);
+            members.push(Self::on(
+                place,
+                work,
                 release,
                 name,
-                log,
-                client_port,
-                peer_port,
-                cluster,
-                place,
-            });
+                ports,
+                cluster.clone(),
+            )?);
         }
         for member in &mut members {
             member.ready()?;
         }
         Ok(members)
+    }
+
+    fn on(
+        place: Place,
+        work: &Work,
+        release: EtcdRelease,
+        name: String,
+        (client_port, peer_port): (u16, u16),
+        cluster: String,
+    ) -> Result<Etcd> {
+        let log = work.path(&format!("{name}.log"));
+        let server = spawn(
+            release,
+            &name,
+            &log,
+            client_port,
+            peer_port,
+            &cluster,
+            &place,
+        )?;
+        Ok(Etcd {
+            server,
+            release,
+            name,
+            log,
+            client_port,
+            peer_port,
+            cluster,
+            place,
+        })
+    }
+
+    /// Starts a server on what a snapshot holds, restored by the release's own tool.
+    pub fn restored(
+        work: &Work,
+        name: &str,
+        release: EtcdRelease,
+        snapshot: &Path,
+    ) -> Result<Etcd> {
+        let place = Place::new(work.path(name).join("data"), &Options::default(), DISK_MB)?
+            .without_clock(GO_CLOCK);
+        let (client_port, peer_port) = (free_port()?, free_port()?);
+        let peer = format!("http://127.0.0.1:{peer_port}");
+        let cluster = format!("{name}={peer}");
+        output(
+            release
+                .snapshots("restore")?
+                .arg(snapshot)
+                .arg("--data-dir")
+                .arg(place.data().join("etcd"))
+                .args(["--name", name, "--initial-cluster", &cluster])
+                .args(["--initial-advertise-peer-urls", &peer]),
+        )?;
+        let ports = (client_port, peer_port);
+        let mut etcd = Self::on(place, work, release, name.to_string(), ports, cluster)?;
+        etcd.ready()?;
+        Ok(etcd)
     }
 
     /// `host:port` for clients.
@@ -189,7 +263,7 @@ fn spawn(
     Server::spawn(
         name,
         release
-            .command()?
+            .program("etcd")?
             .args(["--name", name, "--log-level", "warn", "--logger", "zap"])
             .arg("--data-dir")
             .arg(place.data().join("etcd"))
@@ -227,12 +301,8 @@ impl Node for Etcd {
         self.name.clone()
     }
 
-    fn alive(&mut self) -> bool {
-        self.server.check_alive().is_ok()
-    }
-
-    fn kill(&mut self) {
-        self.server.kill();
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
     fn launch(&mut self) -> Result<()> {
@@ -242,7 +312,7 @@ impl Node for Etcd {
             &self.log,
             self.client_port,
             self.peer_port,
-            &self.cluster.0,
+            &self.cluster,
             &self.place,
         )?;
         Ok(())
@@ -250,10 +320,6 @@ impl Node for Etcd {
 
     fn ready(&mut self) -> Result<()> {
         healthy(&mut self.server, &self.name, self.client_port)
-    }
-
-    fn freeze(&mut self, frozen: bool) -> Result<()> {
-        freeze(&self.server, frozen)
     }
 
     fn place(&self) -> Result<&Place> {
@@ -272,7 +338,7 @@ impl Node for Etcd {
 
 /// etcd's own proxy before etcd servers.
 #[derive(Debug)]
-pub(super) struct GrpcProxy {
+pub struct GrpcProxy {
     server: Server,
     release: EtcdRelease,
     endpoints: String,
@@ -281,7 +347,8 @@ pub(super) struct GrpcProxy {
 }
 
 impl GrpcProxy {
-    pub(super) fn start(
+    /// Starts it on a free port, and waits until it answers.
+    pub fn start(
         work: &Work,
         name: &str,
         release: EtcdRelease,
@@ -302,8 +369,14 @@ impl GrpcProxy {
         Ok(proxy)
     }
 
-    pub(super) fn address(&self) -> String {
+    /// `host:port` for clients.
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The proxy's process.
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 }
 
@@ -312,7 +385,7 @@ fn spawn_proxy(release: EtcdRelease, endpoints: &str, dir: &Path, port: u16) -> 
     Server::spawn(
         "grpc-proxy",
         release
-            .command()?
+            .program("etcd")?
             .args(["grpc-proxy", "start", "--endpoints", endpoints])
             .args([
                 "--listen-addr",
@@ -331,12 +404,8 @@ impl Node for GrpcProxy {
         "grpc-proxy".to_string()
     }
 
-    fn alive(&mut self) -> bool {
-        self.server.check_alive().is_ok()
-    }
-
-    fn kill(&mut self) {
-        self.server.kill();
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
     fn launch(&mut self) -> Result<()> {
@@ -346,10 +415,6 @@ impl Node for GrpcProxy {
 
     fn ready(&mut self) -> Result<()> {
         healthy(&mut self.server, "grpc-proxy", self.port)
-    }
-
-    fn freeze(&mut self, frozen: bool) -> Result<()> {
-        freeze(&self.server, frozen)
     }
 
     fn place(&self) -> Result<&Place> {

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::net::http;
-use super::node::{Node, Place, freeze};
+use super::node::{Node, Place};
 use super::{START, Target};
+use crate::artefacts::beside;
 use crate::process::{Server, Work};
 use crate::settings::Settings;
 use crate::wait::until;
@@ -74,7 +75,8 @@ impl Gateway {
         option("--legacy-zookeeper", settings.legacy_zookeeper.clone());
         option("--legacy-etcd", settings.legacy_etcd.clone());
         option("--phase", settings.phase.clone());
-        option("--data-dir", Some(place.data().display().to_string()));
+        let data = place.data().display().to_string();
+        option("--data-dir", (!settings.in_memory).then_some(data));
         let log = work.path(&format!("{name}.log"));
         let server = Self::spawn(&command, Ports::default(), &ports_file, &log, &place)?;
         Ok(Gateway {
@@ -143,6 +145,11 @@ impl Gateway {
         }
     }
 
+    /// What the binary says of itself.
+    pub fn version(&self) -> Result<String> {
+        version()
+    }
+
     /// Port of the admin API.
     pub fn admin_port(&self) -> u16 {
         self.ports.admin
@@ -200,12 +207,8 @@ impl Node for Gateway {
         "the gateway".to_string()
     }
 
-    fn alive(&mut self) -> bool {
-        self.server.check_alive().is_ok()
-    }
-
-    fn kill(&mut self) {
-        self.server.kill();
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
     fn launch(&mut self) -> Result<()> {
@@ -223,17 +226,13 @@ impl Node for Gateway {
         self.wait_ready()
     }
 
-    fn freeze(&mut self, frozen: bool) -> Result<()> {
-        freeze(&self.server, frozen)
-    }
-
     fn place(&self) -> Result<&Place> {
         Ok(&self.place)
     }
 }
 
 /// What the binary says of itself.
-pub(super) fn version() -> Result<String> {
+pub fn version() -> Result<String> {
     Ok(
         crate::clients::output(Command::new(binary()?).arg("--version"))?
             .trim()
@@ -246,16 +245,5 @@ pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("CAUSEWAY_BIN") {
         return Ok(path.into());
     }
-    // target/debug/deps/it-… -> target/debug/causeway; target/debug/causeway-demo -> the same.
-    let own = std::env::current_exe()?;
-    for folder in own.ancestors().skip(1).take(2) {
-        let path = folder.join("causeway");
-        if path.is_file() {
-            return Ok(path);
-        }
-    }
-    bail!(
-        "no causeway binary beside {}: build it with `cargo build`",
-        own.display()
-    )
+    beside("causeway")
 }

@@ -18,11 +18,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-pub use crate::bench::artefacts;
-pub use catalogue::{Kind, Options, catalogue, start};
-pub use etcd::{Etcd, EtcdRelease};
+pub use catalogue::{Kind, Options, catalogue, kind, start};
+pub use etcd::{Etcd, EtcdRelease, GrpcProxy};
 pub use fault::{Fault, Stores};
-pub use gateway::{Gateway, binary};
+pub use gateway::{Gateway, binary, version};
 pub use net::{connect, four_letters, http};
 pub use site::Running;
 pub use zookeeper::{ZOOKEEPER_CLASSPATH, ZooKeeper, ZooKeeperRelease};

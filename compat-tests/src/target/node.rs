@@ -17,16 +17,25 @@ use crate::wait::until;
 pub(super) trait Node: std::fmt::Debug + Send {
     /// What messages call it.
     fn label(&self) -> String;
+    /// Its process.
+    fn server(&mut self) -> &mut Server;
     /// Whether its process lives, hung or not.
-    fn alive(&mut self) -> bool;
+    fn alive(&mut self) -> bool {
+        self.server().check_alive().is_ok()
+    }
     /// `kill -9`; harmless when it is down.
-    fn kill(&mut self);
+    fn kill(&mut self) {
+        self.server().kill();
+    }
     /// Starts the process on its ports and data and waits for nothing.
     fn launch(&mut self) -> Result<()>;
     /// Waits until it serves clients.
     fn ready(&mut self) -> Result<()>;
-    /// SIGSTOP or SIGCONT; see [`freeze`].
-    fn freeze(&mut self, frozen: bool) -> Result<()>;
+    /// SIGSTOP or SIGCONT, until every thread of the process obeys: after the signal is sent, a busy machine lets
+    /// threads run on long enough to answer a client.
+    fn freeze(&mut self, frozen: bool) -> Result<()> {
+        freeze(self.server(), frozen)
+    }
     /// Where its data lies; an error says why it has none.
     fn place(&self) -> Result<&Place>;
     /// Fails when it would not come back from an empty folder, alone or with all other members emptied too, and
@@ -36,9 +45,7 @@ pub(super) trait Node: std::fmt::Debug + Send {
     }
 }
 
-/// SIGSTOP or SIGCONT, until every thread of the process obeys: after the signal is sent, a busy machine lets
-/// threads run on long enough to answer a client.
-pub(super) fn freeze(server: &Server, frozen: bool) -> Result<()> {
+fn freeze(server: &Server, frozen: bool) -> Result<()> {
     server.freeze(frozen);
     let tasks = PathBuf::from(format!("/proc/{}/task", server.pid()));
     until(Duration::from_secs(10), "the signal reaches it", || {

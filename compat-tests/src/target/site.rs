@@ -4,13 +4,22 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::fault::{Fault, Stores};
 use super::node::Node;
+use crate::protocol::Protocol;
 
 /// A target that runs. Dropping it ends its servers.
-pub trait Running {
-    /// Where ZooKeeper clients connect; several servers as `host:port,host:port`.
-    fn zookeeper(&self) -> Option<String>;
-    /// Where etcd clients connect; several servers as `host:port,host:port`.
-    fn etcd(&self) -> Option<String>;
+pub trait Running: Send {
+    /// Where clients of the protocol connect; several servers as `host:port,host:port`.
+    fn address(&self, protocol: Protocol) -> Option<String>;
+    /// The first of these servers, for what has to reach the same one each time.
+    ///
+    /// # Errors
+    /// The target does not speak the protocol.
+    fn one_address(&self, protocol: Protocol) -> Result<String> {
+        let addresses = self
+            .address(protocol)
+            .with_context(|| format!("this target does not speak {protocol}"))?;
+        Ok(addresses.split(',').next().unwrap_or_default().to_string())
+    }
     /// Where a gateway's operator connects, `host:port`; a real server has no such place.
     fn admin(&self) -> Option<String> {
         None
@@ -20,6 +29,11 @@ pub trait Running {
     /// Does it, and waits until it is done: after a start the target serves, as far as it has a majority.
     /// An error says why the target cannot do it, or why it did not come back.
     fn fault(&mut self, fault: &Fault) -> Result<()>;
+    /// Starts all of it again with nothing of what it had, as it was at its start.
+    /// An error says why the target cannot, or why it did not come back.
+    fn clear(&mut self) -> Result<()> {
+        bail!("the bench did not start its servers")
+    }
 }
 
 /// Servers that clients reach, and the stores behind them if they are a gateway.
@@ -35,12 +49,11 @@ pub(super) struct Site {
 }
 
 impl Running for Site {
-    fn zookeeper(&self) -> Option<String> {
-        self.zookeeper.clone()
-    }
-
-    fn etcd(&self) -> Option<String> {
-        self.etcd.clone()
+    fn address(&self, protocol: Protocol) -> Option<String> {
+        match protocol {
+            Protocol::ZooKeeper => self.zookeeper.clone(),
+            Protocol::Etcd => self.etcd.clone(),
+        }
     }
 
     fn admin(&self) -> Option<String> {
@@ -70,6 +83,15 @@ impl Running for Site {
         ensure!(hit > 0, "cannot `{fault}`: the target has no such store");
         Ok(())
     }
+
+    fn clear(&mut self) -> Result<()> {
+        // The front is down meanwhile: a gateway would write into the empty stores what it still knows.
+        self.front.kill();
+        for (_, group) in &mut self.stores {
+            group.start_empty()?;
+        }
+        self.front.start_empty()
+    }
 }
 
 /// Servers that are one thing to their clients: one, or an ensemble.
@@ -98,6 +120,19 @@ impl Group {
             })
             .collect();
         Group { members }
+    }
+
+    fn kill(&mut self) {
+        self.members.iter_mut().for_each(Member::kill);
+    }
+
+    /// Starts all members again with nothing of what they had.
+    fn start_empty(&mut self) -> Result<()> {
+        let keep_data = self
+            .members
+            .iter()
+            .all(|member| member.node.place().is_err());
+        self.apply(&Fault::Restart { keep_data })
     }
 
     fn apply(&mut self, fault: &Fault) -> Result<()> {

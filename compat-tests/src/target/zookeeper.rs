@@ -8,9 +8,11 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::net::four_letters;
-use super::node::{Node, Place, freeze};
-use super::{Options, START, artefacts};
+use super::node::{Node, Place};
+use super::{Options, START};
+use crate::artefacts::zookeeper_jars;
 use crate::clients::Kazoo;
+use crate::files::names;
 use crate::process::{Server, Work, free_port};
 use crate::wait::until;
 
@@ -22,13 +24,19 @@ pub const ZOOKEEPER_CLASSPATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/
 pub enum ZooKeeperRelease {
     /// 3.8, as Debian packages it.
     V3_8,
-    /// 3.9, from Maven; see `compat-tests/servers/zookeeper/pom.xml`.
-    V3_9,
+    /// From Maven, as `compat-tests/servers/zookeeper/pom.xml` names it: `3.4`, `3.9`.
+    Maven(&'static str),
 }
 
 impl ZooKeeperRelease {
+    /// The release that Causeway's port is held against.
+    pub const V3_9: ZooKeeperRelease = ZooKeeperRelease::Maven("3.9");
+
+    /// Releases that only stand behind the gateway, from before create2 on.
+    pub const OLD: [&'static str; 4] = ["3.4", "3.5", "3.6", "3.7"];
+
     /// Its class path, with a logger that prints warnings; an error says what makes the missing files.
-    fn classpath(self) -> Result<String> {
+    pub fn classpath(self) -> Result<String> {
         match self {
             ZooKeeperRelease::V3_8 => {
                 let jar = "/usr/share/java/zookeeper.jar";
@@ -38,15 +46,13 @@ impl ZooKeeperRelease {
                 );
                 Ok(format!("{jar}:/usr/share/java/slf4j-simple.jar"))
             }
-            ZooKeeperRelease::V3_9 => {
-                let jars = artefacts().join("zookeeper-3.9");
-                let server = |entry: std::io::Result<fs::DirEntry>| {
-                    let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
-                    name.to_string_lossy().starts_with("zookeeper-3.9")
-                };
+            ZooKeeperRelease::Maven(release) => {
+                let jars = zookeeper_jars(release);
+                let server = format!("zookeeper-{release}");
+                let fetched = names(&jars, "jar").unwrap_or_default();
                 ensure!(
-                    fs::read_dir(&jars).is_ok_and(|mut jars| jars.any(server)),
-                    "ZooKeeper 3.9 is not in {}: run target/debug/causeway-compat prepare",
+                    fetched.iter().any(|jar| jar.starts_with(&server)),
+                    "ZooKeeper {release} is not in {}: run target/debug/causeway-compat prepare",
                     jars.display()
                 );
                 Ok(format!("{}/*", jars.display()))
@@ -61,12 +67,14 @@ struct Profile {
     classpath: String,
     java: Vec<String>,
     tick_ms: u32,
+    /// Whether each write is forced to disk.
+    forced: bool,
 }
 
 /// One thread of garbage collection, and only the quick compiler, so that it starts fast.
 const QUICK_START: &[&str] = &["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
-/// For measurements: compiled as well as Java can.
-const FULL_SPEED: &[&str] = &["-Xmx512m"];
+/// For measurements: the compiler and collector that Java chooses, and the heap of ZooKeeper's own start script.
+const PRODUCTION: &[&str] = &["-Xmx1000m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"];
 /// Java properties that have no line in a configuration file, or that 3.8 and 3.9 spell differently there.
 const BENCH_PROPERTIES: &[&str] = &[
     "-Dzookeeper.extendedTypesEnabled=true",
@@ -84,6 +92,7 @@ impl Profile {
             java: java.iter().map(ToString::to_string).collect(),
             // Grants sessions of 2 s to 20 s and expires them within a second of their time.
             tick_ms: 1000,
+            forced: false,
         }
     }
 
@@ -96,6 +105,16 @@ impl Profile {
             classpath: release.classpath()?,
             java: java.iter().map(ToString::to_string).collect(),
             tick_ms: 2000,
+            forced: false,
+        })
+    }
+
+    fn production() -> Result<Profile> {
+        Ok(Profile {
+            classpath: ZooKeeperRelease::V3_9.classpath()?,
+            java: PRODUCTION.iter().map(ToString::to_string).collect(),
+            tick_ms: 2000,
+            forced: true,
         })
     }
 }
@@ -117,24 +136,23 @@ pub struct ZooKeeper {
 impl ZooKeeper {
     /// Starts Debian's on a free port with an empty tree, and waits until it answers.
     pub fn start(work: &Work, name: &str) -> Result<ZooKeeper> {
-        Self::start_own(work, name, QUICK_START)
+        Self::start_alone(work, name, Profile::own_tests(QUICK_START))
     }
 
-    /// Like [`ZooKeeper::start`], for measurements.
-    pub fn start_at_full_speed(work: &Work, name: &str) -> Result<ZooKeeper> {
-        Self::start_own(work, name, FULL_SPEED)
+    /// Starts 3.9 as a production server is, for measurements.
+    pub fn start_for_measurement(work: &Work, name: &str) -> Result<ZooKeeper> {
+        Self::start_alone(work, name, Profile::production()?)
     }
 
-    fn start_own(work: &Work, name: &str, java: &[&str]) -> Result<ZooKeeper> {
+    /// Like [`ZooKeeper::start`], of another release.
+    pub fn start_release(work: &Work, name: &str, release: ZooKeeperRelease) -> Result<ZooKeeper> {
+        let one = Self::start_ensemble(work, name, release, 1, &Options::default())?;
+        one.into_iter().next().context("one server")
+    }
+
+    fn start_alone(work: &Work, name: &str, profile: Profile) -> Result<ZooKeeper> {
         let place = Place::plain(work.path(name).join("data"))?;
-        let mut zookeeper = Self::start_in(
-            work,
-            name,
-            Profile::own_tests(java),
-            place,
-            free_port()?,
-            None,
-        )?;
+        let mut zookeeper = Self::start_in(work, name, profile, place, free_port()?, None)?;
         zookeeper.ready()?;
         Ok(zookeeper)
     }
@@ -191,9 +209,10 @@ impl ZooKeeper {
         // maxClientCnxns=0: a gateway with many clients is one address to the ensemble.
         let mut config = format!(
             "tickTime={}\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n\
-             4lw.commands.whitelist=*\nforceSync=no\n",
+             4lw.commands.whitelist=*\nforceSync={}\n",
             profile.tick_ms,
-            place.data().display()
+            place.data().display(),
+            if profile.forced { "yes" } else { "no" }
         );
         if let Some((_, servers)) = ensemble {
             let _ = write!(config, "initLimit=10\nsyncLimit=5\n{servers}");
@@ -296,12 +315,8 @@ impl Node for ZooKeeper {
         self.name.clone()
     }
 
-    fn alive(&mut self) -> bool {
-        self.server.check_alive().is_ok()
-    }
-
-    fn kill(&mut self) {
-        self.server.kill();
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
     fn launch(&mut self) -> Result<()> {
@@ -318,10 +333,6 @@ impl Node for ZooKeeper {
             ensure!(answer.contains("\nMode: "), "it says {answer:?}");
             Ok(())
         })
-    }
-
-    fn freeze(&mut self, frozen: bool) -> Result<()> {
-        freeze(&self.server, frozen)
     }
 
     fn place(&self) -> Result<&Place> {

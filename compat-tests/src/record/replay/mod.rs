@@ -18,8 +18,9 @@ use anyhow::Result;
 
 use super::names::Bindings;
 use super::proxy::Element;
-use super::transcript::{Entry, HEAD, Line, Side, Subject, Transcript};
+use super::transcript::{Entry, HEAD, Line, Side, Transcript};
 use super::value::Value;
+use crate::protocol::Protocol;
 use peer::Peer;
 
 /// Something that this server does otherwise.
@@ -56,7 +57,7 @@ pub type Fault<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
 /// How to replay.
 #[derive(Default)]
 pub struct Options<'a> {
-    /// Where the nodes or keys lie this time; as recorded, with something fresh at its end, when not given.
+    /// Where the nodes or keys lie this time; as recorded, with a fresh end, when not given.
     pub prefix: Option<String>,
     /// Makes faults; without it a replay stops at the first one.
     pub fault: Option<Fault<'a>>,
@@ -75,15 +76,9 @@ pub fn replay(file: &Path, address: &str) -> Result<Report> {
 /// # Errors
 /// Nobody listens, or a line of the client is none.
 pub fn replay_with(transcript: &Transcript, address: &str, options: Options<'_>) -> Result<Report> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let prefix = options.prefix.unwrap_or_else(|| {
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        format!(
-            "{}-{:x}{count:02}z",
-            transcript.run.prefix,
-            std::process::id()
-        )
-    });
+    let prefix = options
+        .prefix
+        .unwrap_or_else(|| fresh(&transcript.run.prefix));
     let (sender, arrivals) = channel();
     let mut player = Player {
         subject: transcript.subject,
@@ -95,6 +90,8 @@ pub fn replay_with(transcript: &Transcript, address: &str, options: Options<'_>)
         arrivals,
         lanes: BTreeMap::new(),
         ended: BTreeSet::new(),
+        hung_up: BTreeSet::new(),
+        half_closed: BTreeSet::new(),
         last: None,
         report: Report::default(),
     };
@@ -104,6 +101,23 @@ pub fn replay_with(transcript: &Transcript, address: &str, options: Options<'_>)
         .differences
         .sort_by_key(|difference| difference.line);
     Ok(player.report)
+}
+
+/// The prefix with another end, of the same length: the bytes of a message that a transcript keeps as they were have
+/// lengths in them. Each call gives another one.
+fn fresh(recorded: &str) -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mut rest = std::process::id().wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
+    let mut fresh: Vec<char> = recorded.chars().collect();
+    for end in fresh.iter_mut().rev().take(4) {
+        if !end.is_ascii_alphanumeric() {
+            break;
+        }
+        *end = char::from(DIGITS[rest as usize % DIGITS.len()]);
+        rest /= DIGITS.len() as u32;
+    }
+    fresh.into_iter().collect()
 }
 
 /// What a peer heard.
@@ -137,12 +151,14 @@ struct Heard {
     waiting: VecDeque<Element>,
     total: usize,
     taken: usize,
+    /// How many of the last ones came after the client had ended the connection.
+    late: usize,
     /// Something did not come: what is behind it is not waited for long.
     overdue: bool,
 }
 
 struct Player<'a> {
-    subject: Subject,
+    subject: Protocol,
     address: &'a str,
     bindings: Bindings,
     peers: BTreeMap<u32, Peer>,
@@ -152,6 +168,10 @@ struct Player<'a> {
     arrivals: Receiver<Arrival>,
     lanes: BTreeMap<Lane, Heard>,
     ended: BTreeSet<u32>,
+    /// Connections that the client has ended.
+    hung_up: BTreeSet<u32>,
+    /// Streams that the client has half-closed before the transcript says so.
+    half_closed: BTreeSet<(u32, u32)>,
     /// The last message of a client, with its connection and stream.
     last: Option<(usize, (u32, u32))>,
     report: Report,
@@ -213,7 +233,7 @@ impl Player<'_> {
             }
         }
         self.collect(GRACE);
-        self.report_leftovers(transcript.entries.len() + HEAD);
+        self.report_leftovers(&order, transcript.entries.len() + HEAD);
         Ok(())
     }
 
@@ -248,8 +268,8 @@ impl Player<'_> {
                 continue;
             };
             // One connection of ZooKeeper is served in order anyway.
-            let in_order =
-                self.subject == Subject::ZooKeeper && answer.lane.connection == own.lane.connection;
+            let in_order = self.subject == Protocol::ZooKeeper
+                && answer.lane.connection == own.lane.connection;
             if answer.at > own.at || in_order {
                 continue;
             }
@@ -334,6 +354,13 @@ impl Player<'_> {
             }
             return Ok(());
         }
+        let place = (connection, line.stream);
+        if line.stream == 0 && matches!(line.kind.as_str(), "close" | "reset") {
+            self.hung_up.insert(connection);
+        }
+        if line.kind == "end" && self.half_closed.contains(&place) {
+            return Ok(());
+        }
         let value = self.bindings.resolve(connection, &line.value);
         if line.kind == "call"
             && let Some(method) = value.get("method").and_then(Value::plain)
@@ -359,7 +386,14 @@ impl Player<'_> {
                 .get(&(connection, line.stream))
                 .map_or("", String::as_str);
             self.report.sent += 1;
-            if let Err(error) = peer.say(line.stream, &line.kind, &value, method) {
+            let mut said = peer.say(line.stream, &line.kind, &value, method);
+            // A client says its one message and its end at once, but in two frames: the answer may be recorded between
+            // them, and a server may wait for the end before it answers.
+            if said.is_ok() && is_all(method, &line.kind) {
+                self.half_closed.insert(place);
+                said = peer.say(line.stream, "end", &Value::Null, method);
+            }
+            if let Err(error) = said {
                 if error.downcast_ref::<std::io::Error>().is_none() {
                     return Err(error.context(format!("line {number}")));
                 }
@@ -416,7 +450,8 @@ impl Player<'_> {
                     ),
                 );
             }
-            if lane.kind == LaneKind::End {
+            // How the server's half ends after the client's has ended depends on what was still under way.
+            if lane.kind == LaneKind::End && self.hung_up.contains(&line.connection) {
                 continue;
             }
             if expected.kind == actual.kind {
@@ -514,17 +549,23 @@ impl Player<'_> {
             let lane = lane(self.subject, &method, connection, &part);
             let heard = self.lanes.entry(lane).or_default();
             heard.total += 1;
+            heard.late += usize::from(self.hung_up.contains(&connection));
             heard.waiting.push_back(part);
         }
     }
 
-    fn report_leftovers(&mut self, last: usize) {
+    fn report_leftovers(&mut self, order: &Order, last: usize) {
         let lanes = std::mem::take(&mut self.lanes);
         for (lane, heard) in lanes {
             if lane.kind == LaneKind::End || heard.overdue {
                 continue;
             }
-            for element in heard.waiting {
+            // What comes after the client has hung up nobody hears.
+            let heard_of = heard.waiting.len().saturating_sub(heard.late);
+            for element in heard.waiting.into_iter().take(heard_of) {
+                if order.is_unheard(&lane, &element) {
+                    continue;
+                }
                 self.differ(
                     last,
                     format!(
@@ -547,6 +588,9 @@ struct Order {
     answers: BTreeMap<usize, Answer>,
     /// Connections that nobody took.
     refused: BTreeSet<u32>,
+    /// Answers that the client did not wait for, as it ended the connection: by connection and stream, and by the
+    /// request's number where ZooKeeper has one.
+    unheard: BTreeSet<(u32, u32, Option<Value>)>,
 }
 
 struct Answer {
@@ -563,7 +607,10 @@ impl Order {
         let mut order = Order {
             answers: BTreeMap::new(),
             refused: BTreeSet::new(),
+            unheard: BTreeSet::new(),
         };
+        let mut hung_up = BTreeSet::new();
+        let mut unended = BTreeSet::new();
         let mut methods: BTreeMap<(u32, u32), String> = BTreeMap::new();
         let mut open: Vec<(usize, u32, u32, Option<Value>)> = Vec::new();
         let mut counts: BTreeMap<Lane, usize> = BTreeMap::new();
@@ -580,11 +627,23 @@ impl Order {
                 methods.insert(place, String::from_utf8_lossy(&method).into_owned());
             }
             let method = methods.get(&place).cloned().unwrap_or_default();
+            match (line.side, line.kind.as_str()) {
+                (Side::Client, "close" | "reset") if line.stream == 0 => {
+                    hung_up.insert(line.connection);
+                }
+                (Side::Client, "call") => {
+                    unended.insert(place);
+                }
+                (Side::Server, "status") => {
+                    unended.remove(&place);
+                }
+                _ => {}
+            }
             match line.side {
                 Side::Client => {
                     let quick = match subject {
-                        Subject::ZooKeeper => line.value.get("xid").is_some(),
-                        Subject::Etcd => line.kind == "http" || is_quick(&method, &line.kind),
+                        Protocol::ZooKeeper => line.value.get("xid").is_some(),
+                        Protocol::Etcd => line.kind == "http" || is_quick(&method, &line.kind),
                     };
                     if quick {
                         let xid = line.value.get("xid").cloned();
@@ -617,7 +676,25 @@ impl Order {
                 }
             }
         }
+        let unanswered = open
+            .into_iter()
+            .filter(|(.., xid)| xid.is_some())
+            .map(|(_, connection, stream, xid)| (connection, stream, xid));
+        let unended = unended
+            .into_iter()
+            .map(|(connection, stream)| (connection, stream, None));
+        order.unheard = unanswered
+            .chain(unended)
+            .filter(|(connection, ..)| hung_up.contains(connection))
+            .collect();
         order
+    }
+
+    /// Whether it is an answer that the client did not wait for.
+    fn is_unheard(&self, lane: &Lane, element: &Element) -> bool {
+        let xid = element.value.get("xid").cloned();
+        (xid.is_some() || element.kind == "status")
+            && self.unheard.contains(&(lane.connection, lane.stream, xid))
     }
 
     /// Whether the answer to an earlier request is still to come at `index`.
@@ -626,6 +703,12 @@ impl Order {
             .get(&earlier)
             .is_some_and(|answer| answer.at > index)
     }
+}
+
+/// Whether it is the one message that the client says in the method.
+fn is_all(method: &str, kind: &str) -> bool {
+    method.rsplit('/').next() == Some(kind)
+        && crate::raw::etcd::method(method).is_some_and(|method| !method.is_client_streaming())
 }
 
 /// A message that is answered at once and once.
@@ -655,9 +738,9 @@ fn element(line: &Line) -> Element {
 
 /// A message as the things in it that are compared: a watch's events one by one, since a server may send any
 /// number of them at once.
-fn parts(subject: Subject, method: &str, element: Element) -> Vec<Element> {
+fn parts(subject: Protocol, method: &str, element: Element) -> Vec<Element> {
     let json = element.value.at(&["json", "result"]);
-    let is_watch = subject == Subject::Etcd
+    let is_watch = subject == Protocol::Etcd
         && (method == "/etcdserverpb.Watch/Watch" && element.kind == "Watch"
             || json.is_some_and(|result| {
                 result.get("events").is_some() || result.get("created").is_some()
@@ -704,11 +787,11 @@ fn parts(subject: Subject, method: &str, element: Element) -> Vec<Element> {
     own.into_iter().chain(events).collect()
 }
 
-fn lane(subject: Subject, method: &str, connection: u32, element: &Element) -> Lane {
+fn lane(subject: Protocol, method: &str, connection: u32, element: &Element) -> Lane {
     let kind = match (subject, element.kind.as_str()) {
         (_, "close" | "reset" | "goaway") if element.stream == 0 => LaneKind::End,
-        (Subject::ZooKeeper, "event") => LaneKind::Events,
-        (Subject::Etcd, "Watch") if method == "/etcdserverpb.Watch/Watch" => LaneKind::Watch(
+        (Protocol::ZooKeeper, "event") => LaneKind::Events,
+        (Protocol::Etcd, "Watch") if method == "/etcdserverpb.Watch/Watch" => LaneKind::Watch(
             element
                 .value
                 .get("watch_id")
@@ -721,5 +804,43 @@ fn lane(subject: Subject, method: &str, connection: u32, element: &Element) -> L
         connection,
         stream: element.stream,
         kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_prefix_is_as_long_and_another_one_each_time() {
+        for recorded in ["compat-kv-jetcd-r003", "/discovery/kazoo-r1", "/x"] {
+            let (one, two) = (fresh(recorded), fresh(recorded));
+            assert_eq!((one.len(), two.len()), (recorded.len(), recorded.len()));
+            assert_ne!(one, two, "{recorded}");
+            let end = recorded.rfind(['-', '/']).expect("it has parts") + 1;
+            assert_eq!(one[..end], recorded[..end]);
+        }
+    }
+
+    /// A client that hangs up over a request and an event; what comes on each stream, and whether it is a difference.
+    #[test]
+    fn an_answer_that_the_client_did_not_wait_for_is_none() {
+        let head = "# subject: zookeeper\n# client: c 1\n# scenario: s\n# server: s\n# prefix: /p\n# replay: yes\n";
+        let order = |lines: &str| Order::of(&Transcript::parse(&format!("{head}{lines}")).unwrap());
+        let check = |lines: &str, kind: &str, xid: i128, unheard: bool| {
+            let value = Value::record([("xid", Value::Int(xid))]);
+            let element = Element::new(0, Side::Server, kind, value);
+            let lane = lane(Protocol::ZooKeeper, "", 1, &element);
+            assert_eq!(
+                order(lines).is_unheard(&lane, &element),
+                unheard,
+                "{lines} {xid}"
+            );
+        };
+        let asked = "1 > open\n1 > sync {xid: 1}\n1 > sync {xid: 2}\n1 < sync {xid: 1}\n";
+        check(&format!("{asked}1 > close\n"), "sync", 2, true);
+        check(&format!("{asked}1 > close\n"), "sync", 1, false);
+        check(&format!("{asked}1 < close\n"), "sync", 2, false);
+        check(asked, "sync", 2, false);
     }
 }

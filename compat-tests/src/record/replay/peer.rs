@@ -9,13 +9,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use super::super::frame::{
+    ACK, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, INITIAL_WINDOW_SIZE, MAX_LENGTH, PING,
+    PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame,
+};
 use super::super::http;
 use super::super::message;
-use super::super::proxy::{Decode, Element, lock};
-use super::super::transcript::{Side, Subject};
+use super::super::proxy::{Decode, Element};
+use super::super::transcript::Side;
 use super::super::value::Value;
 use super::super::zookeeper;
 use super::Arrival;
+use crate::protocol::Protocol;
+use crate::workers::lock;
 
 /// A connection that is open.
 pub(super) struct Peer {
@@ -35,7 +41,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 impl Peer {
     /// Connects; what comes goes to `sender`.
     pub(super) fn connect(
-        subject: Subject,
+        subject: Protocol,
         is_json: bool,
         address: &str,
         connection: u32,
@@ -46,18 +52,18 @@ impl Peer {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(CONNECT))?;
         let decoder: Box<dyn Decode> = match subject {
-            Subject::ZooKeeper => Box::new(zookeeper::Decoder::default()),
-            Subject::Etcd => Box::new(http::Decoder::default()),
+            Protocol::ZooKeeper => Box::new(zookeeper::Decoder::default()),
+            Protocol::Etcd => Box::new(http::Decoder::default()),
         };
         let decoder = Arc::new(Mutex::new(decoder));
         let writer = Arc::new(Mutex::new(stream.try_clone()?));
         let windows = Arc::new(Windows::default());
         let speech = match (subject, is_json) {
-            (Subject::ZooKeeper, _) => Speech::ZooKeeper,
-            (Subject::Etcd, true) => Speech::One {
+            (Protocol::ZooKeeper, _) => Speech::ZooKeeper,
+            (Protocol::Etcd, true) => Speech::One {
                 address: address.to_string(),
             },
-            (Subject::Etcd, false) => Speech::Two(Two {
+            (Protocol::Etcd, false) => Speech::Two(Two {
                 address: address.to_string(),
                 writer: Arc::clone(&writer),
                 windows: Arc::clone(&windows),
@@ -189,29 +195,6 @@ fn request(address: &str, value: &Value) -> Result<Vec<u8>> {
     }
     text += "\r\n";
     Ok([text.into_bytes(), body].concat())
-}
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-const ACK: u8 = 1;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const INITIAL_WINDOW_SIZE: u16 = 4;
-/// RFC 9113: every receiver takes frames of this length.
-const MAX_FRAME: usize = 16_384;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
-    let mut bytes = length[1..].to_vec();
-    bytes.extend([kind, flags]);
-    bytes.extend(stream.to_be_bytes());
-    bytes.extend(payload);
-    bytes
 }
 
 /// How much the server lets us send.
@@ -348,7 +331,7 @@ impl Two {
         message.extend(payload);
         let mut rest = message.as_slice();
         while !rest.is_empty() {
-            let count = self.windows.take(id, rest.len().min(MAX_FRAME))?;
+            let count = self.windows.take(id, rest.len().min(MAX_LENGTH))?;
             let (part, more) = rest.split_at(count);
             self.write(decoder, &frame(DATA, 0, id, part))?;
             rest = more;
@@ -414,37 +397,34 @@ impl Reader {
             buffer.clear();
             return;
         };
-        while let Some([a, b, c, kind, flags, d, e, f, g]) = buffer.first_chunk::<9>().copied() {
-            let length = u32::from_be_bytes([0, a, b, c]) as usize;
-            let stream = u32::from_be_bytes([d & 0x7f, e, f, g]);
-            if buffer.len() < 9 + length {
-                return;
-            }
-            let payload: Vec<u8> = buffer[9..9 + length].to_vec();
-            buffer.drain(..9 + length);
-            match kind {
+        while let Some(read) = Frame::take(buffer) {
+            let Frame {
+                kind,
+                flags,
+                stream,
+                payload,
+            } = &read;
+            match *kind {
                 SETTINGS if flags & ACK == 0 => {
-                    for setting in payload.chunks_exact(6) {
-                        if let [a, b, c, d, e, f] = *setting
-                            && u16::from_be_bytes([a, b]) == INITIAL_WINDOW_SIZE
-                        {
-                            lock(&windows.state).initial = u32::from_be_bytes([c, d, e, f]).into();
+                    for (name, size) in read.settings() {
+                        if name == INITIAL_WINDOW_SIZE {
+                            lock(&windows.state).initial = size.into();
                         }
                     }
                     windows.changed.notify_all();
                     let _ = lock(writer).write_all(&frame(SETTINGS, ACK, 0, &[]));
                 }
                 PING if flags & ACK == 0 => {
-                    let _ = lock(writer).write_all(&frame(PING, ACK, 0, &payload));
+                    let _ = lock(writer).write_all(&frame(PING, ACK, 0, payload));
                 }
                 WINDOW_UPDATE => {
                     if let Some(size) = payload.first_chunk::<4>() {
                         let size = i64::from(u32::from_be_bytes(*size) & 0x7fff_ffff);
                         let mut state = lock(&windows.state);
-                        if stream == 0 {
+                        if *stream == 0 {
                             state.connection += size;
                         } else {
-                            *state.streams.entry(stream).or_default() += size;
+                            *state.streams.entry(*stream).or_default() += size;
                         }
                     }
                     windows.changed.notify_all();
