@@ -295,11 +295,20 @@ async fn answer(
         return Ok(call(front, caller, request.map(Body::new)).await);
     }
     let path = request.uri().path();
-    if path.starts_with("/v3/") || path.starts_with("/v3beta/") {
-        let answered = json::answer(front, caller, request).await;
-        return Ok(answered.map(Answer::Made));
-    }
-    Ok(http::answer(&front, &request).map(Answer::Made))
+    let answered = if path.starts_with("/v3/") || path.starts_with("/v3beta/") {
+        match json::admit(&front, &caller, &request) {
+            Ok(method) => json::answer(front, &caller, method, request).await,
+            Err(refusal) => {
+                http::discard(request.into_body()).await;
+                refusal.response()
+            }
+        }
+    } else {
+        let answered = http::answer(&front, &request);
+        http::discard(request.into_body()).await;
+        answered
+    };
+    Ok(answered.map(Answer::Made))
 }
 
 /// Largest message taken from a client.

@@ -1,8 +1,14 @@
 //! The HTTP routes that stand beside gRPC on etcd's port, with the texts of the release shown (etcd: etcdhttp).
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
 use causeway_engine::key_space::Alarm;
 use causeway_engine::route::Mode;
 use causeway_registry::StoreKind;
+use hyper::body::{Body as _, Incoming};
 use hyper::http::{Method, Request, Response, StatusCode, header};
 use serde_json::json;
 use tonic::body::Body;
@@ -34,6 +40,28 @@ pub(super) fn answer<B>(front: &Front, request: &Request<B>) -> Response<Body> {
     }
     reply
 }
+
+/// Reads the body of a request that is answered without it. A client that is still writing would otherwise see
+/// its stream reset, or its connection broken, instead of the answer: curl tells of an error and shows nothing.
+/// What is longer or slower than a client's honest request is left.
+pub(super) async fn discard(mut body: Incoming) {
+    let read = async {
+        let mut left = DISCARDED;
+        while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(length) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARDING, read).await;
+}
+
+/// Bytes of a body that are read for nothing at most (Go: net/http, maxPostHandlerReadBytes).
+const DISCARDED: usize = 256 << 10;
+/// How long that may take.
+const DISCARDING: Duration = Duration::from_secs(1);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";

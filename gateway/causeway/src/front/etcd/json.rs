@@ -29,32 +29,58 @@ const METADATA: &str = "grpc-metadata-";
 /// What a named caller is told: it would have to log in.
 const NAME_IGNORED: &str = "CommonName of client sending a request against gateway will be ignored and not used as expected";
 
-/// Answers a request below `/v3` or `/v3beta`.
-pub(super) async fn answer(
-    front: Arc<Front>,
-    caller: Arc<Caller>,
-    request: Request<Incoming>,
-) -> Response<Body> {
+/// Why a request is refused by its head alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Refusal {
+    /// The caller's certificate has a name, which counts for nothing here.
+    NamedCaller,
+    NotFound,
+    NotPost,
+}
+
+impl Refusal {
+    pub(super) fn response(self) -> Response<Body> {
+        match self {
+            Refusal::NamedCaller => http::bad_request(NAME_IGNORED),
+            Refusal::NotFound => refused(StatusCode::NOT_FOUND, &Status::not_found("Not Found")),
+            // Its text is 3.6's; 3.5 answers with this status too, but without JSON.
+            Refusal::NotPost => refused(
+                StatusCode::METHOD_NOT_ALLOWED,
+                &Status::unimplemented("Method Not Allowed"),
+            ),
+        }
+    }
+}
+
+/// The method that a request below `/v3` or `/v3beta` is for.
+pub(super) fn admit<B>(
+    front: &Front,
+    caller: &Caller,
+    request: &Request<B>,
+) -> Result<&'static JsonMethod, Refusal> {
     // etcd: embed/serve.go, accessController.
     let named = caller
         .certificate
         .as_deref()
         .is_some_and(|name| !name.is_empty());
     if named && front.gateway.with(|core| core.asks_who_calls()).0 {
-        return http::bad_request(NAME_IGNORED);
+        return Err(Refusal::NamedCaller);
     }
-    let caller = match &caller.certificate {
-        Some(_) => Arc::new(caller.without_certificate()),
-        None => caller,
-    };
-    let Some(method) = JsonMethod::at(request.uri().path()) else {
-        return refused(StatusCode::NOT_FOUND, &Status::not_found("Not Found"));
-    };
+    let method = JsonMethod::at(request.uri().path()).ok_or(Refusal::NotFound)?;
     if request.method() != Method::POST {
-        // Its text is 3.6's; 3.5 answers with this status too, but without JSON.
-        let status = Status::unimplemented("Method Not Allowed");
-        return refused(StatusCode::METHOD_NOT_ALLOWED, &status);
+        return Err(Refusal::NotPost);
     }
+    Ok(method)
+}
+
+/// Answers a request that was admitted. The name in a certificate is nobody's here.
+pub(super) async fn answer(
+    front: Arc<Front>,
+    caller: &Caller,
+    method: &'static JsonMethod,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let caller = Arc::new(caller.without_certificate());
     let answered = call(front, caller, method, request).await;
     answered.unwrap_or_else(|status| refused(status_of(&status), &status))
 }
