@@ -44,6 +44,11 @@ impl Hlc {
         self.last
     }
 
+    /// The last value given out or heard.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Takes over a value from outside, so that the next one is above it. Returns false, and leaves
     /// the clock alone, when the value is more than [`MAX_AHEAD_MS`] ahead.
     pub fn observe(&mut self, heard: u64, now: u64) -> bool {
@@ -55,7 +60,8 @@ impl Hlc {
         true
     }
 
-    fn physical(&self, now: u64) -> u64 {
+    /// The wall clock as it goes on since its anchor, in milliseconds: without what was heard from others.
+    pub fn physical(&self, now: u64) -> u64 {
         self.wall
             .saturating_add(now.saturating_sub(self.anchor_now))
             .min(MAX_MS)

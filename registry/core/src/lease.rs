@@ -4,6 +4,7 @@
 //! looks at the time of the last renewal and, if the lease is not due, is put back at its true time.
 //! So a renewal is constant in the number of leases, and a lease costs one timer step per half timeout.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
@@ -65,6 +66,11 @@ struct Lease {
     renewed_at: u64,
     state: LeaseState,
     keys: BTreeSet<RecordKey>,
+    /// How many of the keys are held here, by this member.
+    own: usize,
+    /// The owner is connected to this member. Otherwise another one holds its records: no timer runs here, and
+    /// whoever asks for the lease does not find it.
+    here: bool,
     /// Timer entries with another ticket are void.
     ticket: u64,
 }
@@ -72,6 +78,9 @@ struct Lease {
 impl Lease {
     /// When the next change of state is due, if any is.
     fn due(&self) -> Option<u64> {
+        if !self.here {
+            return None;
+        }
         match self.state {
             LeaseState::Live => Some(self.renewed_at + self.ttl_ms.div_ceil(2)),
             LeaseState::Silent => Some(self.renewed_at + self.ttl_ms),
@@ -85,6 +94,8 @@ impl Lease {
 pub(crate) struct Leases {
     /// Looked up only; every listing sorts.
     by_id: HashMap<LeaseId, Lease>,
+    /// How many of them have their owner connected to another member.
+    elsewhere: usize,
     /// Timer entries by the bucket in which they fire.
     wheel: BTreeMap<u64, Vec<(LeaseId, u64)>>,
     next_ticket: u64,
@@ -109,12 +120,21 @@ impl Leases {
             renewed_at: now,
             state: LeaseState::Live,
             keys: BTreeSet::new(),
+            own: 0,
+            here: true,
             ticket,
         });
         let left = match lease.state {
-            LeaseState::Over => std::mem::take(&mut lease.keys),
+            LeaseState::Over => {
+                lease.own = 0;
+                std::mem::take(&mut lease.keys)
+            }
             _ => BTreeSet::new(),
         };
+        if !lease.here {
+            lease.here = true;
+            self.elsewhere -= 1;
+        }
         lease.ttl_ms = ttl_ms;
         lease.renewed_at = now;
         lease.state = LeaseState::Live;
@@ -125,7 +145,7 @@ impl Leases {
 
     /// Starts the timeout again. The caller brings the records back when the state was not Live.
     pub(crate) fn renew(&mut self, id: LeaseId, now: u64) -> Renewed {
-        let Some(lease) = self.by_id.get_mut(&id) else {
+        let Some(lease) = self.by_id.get_mut(&id).filter(|lease| lease.here) else {
             return Renewed {
                 known: false,
                 was: LeaseState::Over,
@@ -150,6 +170,7 @@ impl Leases {
 
     /// Takes the lease away; its keys are the caller's to remove.
     pub(crate) fn close(&mut self, id: LeaseId) -> Option<BTreeSet<RecordKey>> {
+        self.here(id)?;
         self.by_id.remove(&id).map(|lease| lease.keys)
     }
 
@@ -166,7 +187,11 @@ impl Leases {
 
     /// Moves a lease to a later state; false when it is there already, or unknown.
     pub(crate) fn worsen(&mut self, id: LeaseId, state: LeaseState) -> bool {
-        let Some(lease) = self.by_id.get_mut(&id).filter(|lease| lease.state < state) else {
+        let Some(lease) = self
+            .by_id
+            .get_mut(&id)
+            .filter(|lease| lease.here && lease.state < state)
+        else {
             return false;
         };
         lease.state = state;
@@ -180,31 +205,86 @@ impl Leases {
 
     /// True while the lease can own a record.
     pub(crate) fn is_open(&self, id: LeaseId) -> bool {
-        self.by_id
-            .get(&id)
+        self.here(id)
             .is_some_and(|lease| lease.state != LeaseState::Over)
     }
 
+    /// The record is held here.
     pub(crate) fn attach(&mut self, id: LeaseId, key: RecordKey) {
-        if let Some(lease) = self.by_id.get_mut(&id) {
-            lease.keys.insert(key);
+        if let Some(lease) = self.by_id.get_mut(&id)
+            && lease.keys.insert(key)
+        {
+            lease.own += 1;
         }
+    }
+
+    /// The record is held by another member, which counts the lease with this timeout.
+    pub(crate) fn attach_elsewhere(&mut self, id: LeaseId, ttl_ms: u64, key: RecordKey) {
+        self.restore_elsewhere(id, ttl_ms);
+        let Some(lease) = self.by_id.get_mut(&id) else {
+            return;
+        };
+        if !lease.here && ttl_ms > 0 {
+            lease.ttl_ms = ttl_ms.min(MAX_TTL_MS);
+        }
+        lease.keys.insert(key);
+    }
+
+    /// The last record that was held here has gone to another member: so has the owner. What is left of the lease here
+    /// must not end it there.
+    pub(crate) fn moved(&mut self, id: LeaseId) {
+        if let Some(lease) = self.by_id.get_mut(&id)
+            && lease.here
+            && lease.own == 0
+        {
+            lease.here = false;
+            lease.state = LeaseState::Live;
+            self.elsewhere += 1;
+        }
+    }
+
+    /// The lease, if its owner is connected to this member.
+    fn here(&self, id: LeaseId) -> Option<&Lease> {
+        self.by_id.get(&id).filter(|lease| lease.here)
+    }
+
+    /// The timeout of a lease, wherever its owner is; 0 when it was never told.
+    pub(crate) fn ttl(&self, id: LeaseId) -> Option<u64> {
+        self.by_id.get(&id).map(|lease| lease.ttl_ms)
+    }
+
+    /// Leases whose owner is connected to another member, with their timeouts.
+    pub(crate) fn elsewhere(&self) -> Vec<(LeaseId, u64)> {
+        let mut leases: Vec<(LeaseId, u64)> = self
+            .by_id
+            .iter()
+            .filter(|(_, lease)| !lease.here)
+            .map(|(id, lease)| (*id, lease.ttl_ms))
+            .collect();
+        leases.sort_unstable();
+        leases
     }
 
     /// The record is not the lease's any more. A lease that expired or is over goes with its last
     /// record: nobody asks for it again.
-    pub(crate) fn detach(&mut self, id: LeaseId, key: &RecordKey) {
+    pub(crate) fn detach(&mut self, id: LeaseId, key: &RecordKey, own: bool) {
         if let Some(lease) = self.by_id.get_mut(&id) {
-            lease.keys.remove(key);
-            let ended = matches!(lease.state, LeaseState::Expired | LeaseState::Over);
+            if lease.keys.remove(key) && own {
+                lease.own = lease.own.saturating_sub(1);
+            }
+            let ended =
+                !lease.here || matches!(lease.state, LeaseState::Expired | LeaseState::Over);
             if ended && lease.keys.is_empty() {
+                if !lease.here {
+                    self.elsewhere -= 1;
+                }
                 self.by_id.remove(&id);
             }
         }
     }
 
     pub(crate) fn info(&self, id: LeaseId) -> Option<LeaseInfo> {
-        self.by_id.get(&id).map(|lease| LeaseInfo {
+        self.here(id).map(|lease| LeaseInfo {
             ttl_ms: lease.ttl_ms,
             state: lease.state,
             records: lease.keys.len(),
@@ -212,7 +292,7 @@ impl Leases {
     }
 
     pub(crate) fn ttl_left(&self, id: LeaseId, now: u64) -> Option<u64> {
-        let lease = self.by_id.get(&id)?;
+        let lease = self.here(id)?;
         (lease.state != LeaseState::Over)
             .then(|| (lease.renewed_at + lease.ttl_ms).saturating_sub(now))
     }
@@ -225,13 +305,19 @@ impl Leases {
     }
 
     pub(crate) fn ids(&self) -> Vec<LeaseId> {
-        let mut ids: Vec<LeaseId> = self.by_id.keys().copied().collect();
+        let mut ids: Vec<LeaseId> = self
+            .by_id
+            .iter()
+            .filter(|(_, lease)| lease.here)
+            .map(|(id, _)| *id)
+            .collect();
         ids.sort_unstable();
         ids
     }
 
+    /// Leases whose owners are connected to this member.
     pub(crate) fn len(&self) -> usize {
-        self.by_id.len()
+        self.by_id.len() - self.elsewhere
     }
 
     /// When the first timer entry fires.
@@ -330,15 +416,35 @@ impl Leases {
             renewed_at: 0,
             state: saved.state,
             keys: BTreeSet::new(),
+            own: 0,
+            here: true,
             ticket: self.next_ticket,
         };
         self.by_id.insert(saved.id, lease);
     }
 
+    /// Puts back a lease whose owner is connected to another member.
+    pub(crate) fn restore_elsewhere(&mut self, id: LeaseId, ttl_ms: u64) {
+        if let Entry::Vacant(place) = self.by_id.entry(id) {
+            self.elsewhere += 1;
+            place.insert(Lease {
+                ttl_ms: ttl_ms.min(MAX_TTL_MS),
+                renewed_at: 0,
+                state: LeaseState::Live,
+                keys: BTreeSet::new(),
+                own: 0,
+                here: false,
+                ticket: 0,
+            });
+        }
+    }
+
     /// Leases that are over and own nothing came from a damaged state; they would never end.
     pub(crate) fn drop_empty_over(&mut self) {
-        self.by_id
-            .retain(|_, lease| lease.state != LeaseState::Over || !lease.keys.is_empty());
+        self.by_id.retain(|_, lease| {
+            (lease.here && lease.state != LeaseState::Over) || !lease.keys.is_empty()
+        });
+        self.elsewhere = self.by_id.values().filter(|lease| !lease.here).count();
     }
 
     fn arm(&mut self, id: LeaseId) {

@@ -44,6 +44,9 @@ pub struct NodeConfig {
     pub history: usize,
     /// How many services without records are remembered for their subscribers.
     pub empty_services: usize,
+    /// The member belongs to a cluster, even while it is alone: what its earlier lives wrote is remembered until every
+    /// member has it from the present one.
+    pub cluster: bool,
 }
 
 impl NodeConfig {
@@ -58,6 +61,7 @@ impl NodeConfig {
             tombstone_bytes: 64 << 20,
             history: 64,
             empty_services: 1_024,
+            cluster: false,
         }
     }
 }
@@ -127,6 +131,8 @@ pub struct Node {
     last_timeout: Option<u64>,
     /// No lease changes its state before this time.
     judge_from: u64,
+    /// Nothing is removed by expiry.
+    protected: bool,
 }
 
 impl Node {
@@ -150,6 +156,7 @@ impl Node {
             now: 0,
             last_timeout: None,
             judge_from: 0,
+            protected: false,
             config,
         }
     }
@@ -158,13 +165,15 @@ impl Node {
     /// of owners that were late are live again, and what this member wrote is written again under its
     /// new incarnation. `incarnation` is the wall clock; the one taken is higher than the last.
     pub fn restart(&mut self, incarnation: u64, now: u64) {
+        // The clock goes on from the wall clock even when the incarnation has to be ahead of it.
+        self.clock.anchor(incarnation, now);
         let incarnation = incarnation.max(self.origin.incarnation.saturating_add(1));
         self.origin.incarnation = incarnation;
         self.config.incarnation = incarnation;
-        self.clock.anchor(incarnation, now);
         self.now = now;
         self.last_timeout = None;
         self.judge_from = 0;
+        self.protected = false;
         self.changes = 0;
         self.services.start_life();
         self.tombstones.rebase(now);
@@ -184,8 +193,16 @@ impl Node {
         let now = self.see(now);
         let was = self.leases.info(id).map(|info| info.state);
         for key in self.leases.open(id, ttl_ms, now) {
-            if let Some(record) = self.records.get_mut(&key) {
+            let Some(record) = self.records.get_mut(&key) else {
+                continue;
+            };
+            if record.dot.origin.member == self.config.member {
                 record.lease = None;
+                let health = record.health;
+                // Written again, so that the other members see that it has no owner.
+                self.transition(&key, health);
+            } else {
+                self.leases.attach_elsewhere(id, 0, key);
             }
         }
         if matches!(was, Some(LeaseState::Silent | LeaseState::Expired)) {
@@ -263,6 +280,7 @@ impl Node {
         match self.records.get(&key) {
             Some(record)
                 if record.lease == lease
+                    && record.dot.origin.member == self.config.member
                     && record.health == Health::Live
                     && *record.body == body =>
             {
@@ -286,6 +304,17 @@ impl Node {
         if let Some(lease) = lease {
             self.renew(lease, now);
         }
+        Ok(self.write(key, Arc::new(body), lease, now))
+    }
+
+    /// A client's write: a new stamp, and this member holds it from now on.
+    fn write(
+        &mut self,
+        key: RecordKey,
+        body: Arc<RecordBody>,
+        lease: Option<LeaseId>,
+        now: u64,
+    ) -> Stamp {
         let known = self.known_version(&key);
         let hlc = self.clock.tick(now);
         let stamp = self.after(hlc, known.unwrap_or_default().stamp);
@@ -301,7 +330,7 @@ impl Node {
         let dot = self.write_log(&key);
         let record = Record {
             key: key.clone(),
-            body: Arc::new(body),
+            body,
             lease,
             stamp,
             sub: 0,
@@ -350,7 +379,7 @@ impl Node {
             }],
         };
         self.emit(changes);
-        Ok(stamp)
+        stamp
     }
 
     /// The owner, or whoever speaks for it, takes the record away. Leaves a tombstone. None when
@@ -387,7 +416,9 @@ impl Node {
                 continue;
             };
             let late = matches!(record.health, Health::Expired | Health::Held);
-            if record.stamp != *observed || !late {
+            // Another member's record is that member's to judge.
+            let own = record.dot.origin.member == self.config.member;
+            if record.stamp != *observed || !late || !own || self.protected {
                 continue;
             }
             let (version, lease) = (record.version().killed(), record.lease);
@@ -415,7 +446,8 @@ impl Node {
             let Some(record) = self.records.get(key) else {
                 continue;
             };
-            if record.version() != *observed || record.dot.origin.member == self.origin.member {
+            let own = record.dot.origin.member == self.config.member;
+            if record.version() != *observed || own || self.protected {
                 continue;
             }
             removed.extend(self.bury(key, observed.killed(), false, now));
@@ -429,8 +461,20 @@ impl Node {
     /// more. `claim` is the highest clock value that the client was given elsewhere (0: none). Returns how many records
     /// moved.
     pub fn adopt_lease(&mut self, id: LeaseId, ttl_ms: u64, claim: u64, now: u64) -> usize {
-        let _ = (id, ttl_ms, claim, now);
-        0
+        self.observe_clock(claim, now);
+        self.open_lease(id, ttl_ms, now);
+        let now = self.see(now);
+        let elsewhere: Vec<(RecordKey, Arc<RecordBody>)> = self
+            .by_lease(id)
+            .filter(|record| record.dot.origin.member != self.config.member)
+            .map(|record| (record.key.clone(), Arc::clone(&record.body)))
+            .collect();
+        let moved = elsewhere.len();
+        for (key, body) in elsewhere {
+            // The lease was opened above, so nothing refuses it.
+            self.write(key, body, Some(id), now);
+        }
+        moved
     }
 
     /// The life that this member writes under.
@@ -440,10 +484,14 @@ impl Node {
 
     /// Says what is known about the record's owner where its lease does not: held by a verdict, or,
     /// for a record without a lease, seen or missed in the store it came from. Returns false when
-    /// there is no such record or nothing changes. The next renewal of its lease makes it live again.
+    /// there is no such record, nothing changes, or another member holds it. The next renewal of its lease makes it live again.
     pub fn set_health(&mut self, key: &RecordKey, health: Health) -> bool {
         match self.records.get(key) {
-            Some(record) if record.health != health => self.transition(&key.clone(), health),
+            Some(record)
+                if record.health != health && record.dot.origin.member == self.config.member =>
+            {
+                self.transition(&key.clone(), health)
+            }
             _ => false,
         }
     }
@@ -724,7 +772,11 @@ impl Node {
         self.digest.add(record);
         self.services.add(record, mark);
         if let Some(lease) = record.lease {
-            self.leases.attach(lease, record.key.clone());
+            if record.dot.origin.member == self.config.member {
+                self.leases.attach(lease, record.key.clone());
+            } else {
+                self.leases.attach_elsewhere(lease, 0, record.key.clone());
+            }
         }
     }
 
@@ -732,7 +784,8 @@ impl Node {
         self.digest.remove(record);
         self.services.remove(record, mark);
         if let Some(lease) = record.lease {
-            self.leases.detach(lease, &record.key);
+            let own = record.dot.origin.member == self.config.member;
+            self.leases.detach(lease, &record.key, own);
         }
     }
 
@@ -792,14 +845,15 @@ impl Node {
         };
         let keys: Vec<RecordKey> = self.leases.keys(id).cloned().collect();
         for key in keys {
-            let falls = self
-                .records
-                .get(&key)
-                .is_some_and(|record| match record.health {
+            let falls = self.records.get(&key).is_some_and(|record| {
+                let later = match record.health {
                     Health::Live => true,
                     Health::Silent => expired,
                     Health::Expired | Health::Held => false,
-                });
+                };
+                // What another member holds is that member's to mark.
+                later && record.dot.origin.member == self.config.member
+            });
             if falls {
                 self.transition(&key, health);
             }
@@ -862,7 +916,9 @@ impl Node {
             tombstone.sub = tombstone.sub.saturating_add(1);
             self.tombstones.insert(tombstone, self.now);
         }
-        self.logs.retire(present);
+        if !self.config.cluster {
+            self.logs.retire(present);
+        }
     }
 }
 
@@ -876,6 +932,8 @@ struct StateRef<'a> {
     leases: Vec<SavedLease>,
     vector: &'a VersionVector,
     floors: &'a VersionVector,
+    past: &'a BTreeMap<u16, u64>,
+    elsewhere: Vec<(LeaseId, u64)>,
 }
 
 #[derive(Deserialize)]
@@ -887,6 +945,9 @@ struct State {
     leases: Vec<SavedLease>,
     vector: VersionVector,
     floors: VersionVector,
+    past: BTreeMap<u16, u64>,
+    /// Leases whose owners are connected to other members, with their timeouts.
+    elsewhere: Vec<(LeaseId, u64)>,
 }
 
 impl Serialize for Node {
@@ -899,6 +960,8 @@ impl Serialize for Node {
             leases: self.leases.save(),
             vector: self.logs.vector(),
             floors: self.logs.floors(),
+            past: self.logs.past(),
+            elsewhere: self.leases.elsewhere(),
         };
         state.serialize(serializer)
     }
@@ -910,16 +973,19 @@ impl<'de> Deserialize<'de> for Node {
         let state = State::deserialize(deserializer)?;
         let mut node = Node::new(state.config);
         node.clock = state.clock;
-        node.logs = OriginLogs::resume(state.vector, state.floors);
+        node.logs = OriginLogs::resume(state.vector, state.floors, state.past);
         for lease in &state.leases {
             node.leases.restore(lease);
+        }
+        for (id, ttl_ms) in state.elsewhere {
+            node.leases.restore_elsewhere(id, ttl_ms);
         }
         for record in state.records {
             if node.records.contains_key(&record.key) {
                 return Err(de::Error::custom(format!("{} is saved twice", record.key)));
             }
             if let Some(lease) = record.lease
-                && node.leases.info(lease).is_none()
+                && node.leases.ttl(lease).is_none()
             {
                 // Without its owner nothing would ever end it.
                 return Err(de::Error::custom(format!(
@@ -927,7 +993,8 @@ impl<'de> Deserialize<'de> for Node {
                     record.key
                 )));
             }
-            node.logs.restore(record.dot, record.key.clone());
+            let own = record.dot.origin.member == node.config.member;
+            node.logs.restore(record.dot, record.key.clone(), own);
             node.index(&record, None);
             node.records.insert(record.key.clone(), record);
         }
@@ -940,7 +1007,8 @@ impl<'de> Deserialize<'de> for Node {
                     tombstone.key
                 )));
             }
-            node.logs.restore(tombstone.dot, tombstone.key.clone());
+            let own = tombstone.dot.origin.member == node.config.member;
+            node.logs.restore(tombstone.dot, tombstone.key.clone(), own);
             node.tombstones.insert(tombstone, 0);
         }
         node.leases.drop_empty_over();
@@ -948,5 +1016,6 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
+mod replicate;
 #[cfg(test)]
 mod tests;

@@ -89,21 +89,27 @@ pub struct OriginLogs {
     entries: BTreeMap<Dot, RecordKey>,
     vector: VersionVector,
     floors: VersionVector,
+    /// Per member, up to which life what it wrote is over and done with. One number per member id, however
+    /// often the member restarts.
+    past: BTreeMap<u16, u64>,
 }
 
 impl OriginLogs {
-    /// Logs with no entry yet, whose positions and floors go on from a saved state.
-    pub fn resume(vector: VersionVector, floors: VersionVector) -> Self {
+    /// Logs with no entry yet, whose positions, floors and past go on from a saved state.
+    pub fn resume(vector: VersionVector, floors: VersionVector, past: BTreeMap<u16, u64>) -> Self {
         OriginLogs {
             entries: BTreeMap::new(),
             vector,
             floors,
+            past,
         }
     }
 
-    /// Puts back the entry of a value from a saved state. The vector covers it from now on.
-    pub fn restore(&mut self, dot: Dot, key: RecordKey) {
-        self.vector.raise(dot.origin, dot.sequence);
+    /// Puts back the entry of a value from a saved state. An entry of this member's own log is covered from now on; of
+    /// another's only what the saved positions say.
+    pub fn restore(&mut self, dot: Dot, key: RecordKey, own: bool) {
+        self.vector
+            .raise(dot.origin, if own { dot.sequence } else { 0 });
         self.entries.insert(dot, key);
     }
 
@@ -129,15 +135,68 @@ impl OriginLogs {
         }
     }
 
+    /// Puts in an entry of another member's log; `superseded` is where the key stood before. The position of the log does
+    /// not rise by it: it does when everything up to some position is there.
+    pub(crate) fn insert(&mut self, dot: Dot, key: RecordKey, superseded: Option<Dot>) {
+        if let Some(old) = superseded {
+            self.entries.remove(&old);
+        }
+        self.vector.raise(dot.origin, 0);
+        self.entries.insert(dot, key);
+    }
+
+    /// Takes out an entry whose value is gone without leaving a tombstone.
+    pub(crate) fn remove(&mut self, dot: Dot) {
+        self.entries.remove(&dot);
+    }
+
+    /// Which key stands at a position.
+    pub fn key_at(&self, dot: Dot) -> Option<&RecordKey> {
+        self.entries.get(&dot)
+    }
+
+    /// Everything of `origin` up to `through` is known here. A past life stays past.
+    pub(crate) fn reach(&mut self, origin: Origin, through: u64) {
+        if !self.is_past(origin) {
+            self.vector.raise(origin, through);
+        }
+    }
+
     /// Forgets the earlier lives of a member, which its present life has taken over: all they wrote
     /// was written again. Without this, a member that restarts often would grow every vector.
     pub fn retire(&mut self, present: Origin) {
-        let earlier = |origin: &Origin| {
-            origin.member == present.member && origin.incarnation < present.incarnation
+        if let Some(last) = present.incarnation.checked_sub(1) {
+            self.end(Origin {
+                member: present.member,
+                incarnation: last,
+            });
+        }
+    }
+
+    /// This life of a member and all before it are over and done with: their positions are forgotten, and their entries
+    /// are not taken any more. The caller has moved or removed the values that they wrote.
+    pub(crate) fn end(&mut self, last: Origin) {
+        let over = |origin: &Origin| {
+            origin.member == last.member && origin.incarnation <= last.incarnation
         };
-        self.entries.retain(|dot, _| !earlier(&dot.origin));
-        self.vector.0.retain(|origin, _| !earlier(origin));
-        self.floors.0.retain(|origin, _| !earlier(origin));
+        self.entries.retain(|dot, _| !over(&dot.origin));
+        self.vector.0.retain(|origin, _| !over(origin));
+        self.floors.0.retain(|origin, _| !over(origin));
+        let past = self.past.entry(last.member).or_insert(0);
+        *past = (*past).max(last.incarnation);
+    }
+
+    /// True when this life is over and done with: what it wrote is ignored. That it is not in the vector does not mean
+    /// that anything of it was removed.
+    pub fn is_past(&self, origin: Origin) -> bool {
+        self.past
+            .get(&origin.member)
+            .is_some_and(|last| origin.incarnation <= *last)
+    }
+
+    /// Per member, the last life that is over and done with.
+    pub fn past(&self) -> &BTreeMap<u16, u64> {
+        &self.past
     }
 
     /// Up to which position each origin is known here.
@@ -161,6 +220,19 @@ impl OriginLogs {
             sequence: u64::MAX,
         };
         self.entries.range(from..=to).map(|(dot, key)| (*dot, key))
+    }
+
+    /// The lives of a member of which anything is known or held, in order.
+    pub(crate) fn lives(&self, member: u16) -> impl Iterator<Item = Origin> + '_ {
+        let from = Origin {
+            member,
+            incarnation: 0,
+        };
+        let to = Origin {
+            member,
+            incarnation: u64::MAX,
+        };
+        self.vector.0.range(from..=to).map(|(origin, _)| *origin)
     }
 
     /// The number of values that the logs hold.

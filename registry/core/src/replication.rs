@@ -10,17 +10,27 @@
 //!
 //! `now` is the same clock as the node's.
 
+mod liveness;
+mod lives;
 pub mod message;
+mod peer;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
 use crate::origin::Origin;
-use crate::record::RecordKey;
-use crate::record::Version;
+use crate::record::{RecordKey, Version};
+pub use liveness::rule_of_members;
+use message::OriginState;
 pub use message::{
     Load, MAX_MESSAGE_BYTES, MemberId, Message, Readiness, SEGMENTS, Stale, Violation,
 };
+use peer::Peer;
 
 /// Durations, in milliseconds, and budgets, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +157,12 @@ pub enum ReplicationOutput {
         /// By how much, in milliseconds.
         ahead_ms: u64,
     },
+    /// Most clocks are ahead of this member's by more than an hour: it is this one that is wrong. Stamps follow the
+    /// others' from now on.
+    ClockBehind {
+        /// By how much at least, in milliseconds.
+        behind_ms: u64,
+    },
     /// The clock of a peer is absurd: nothing is taken from it until that ends.
     QuarantineEntered {
         /// Whose.
@@ -203,28 +219,108 @@ pub struct Orphan {
 pub struct Replicator {
     config: ReplicationConfig,
     me: Origin,
+    /// The council's list, this member among them.
+    members: BTreeSet<MemberId>,
+    /// Everybody who is in the list or connected.
+    peers: BTreeMap<MemberId, Peer>,
+    readiness: Readiness,
+    load: Load,
+    /// Numbers the heartbeats.
+    sequence: u64,
+    next_beat: Option<u64>,
+    next_settle: u64,
+    last_timeout: Option<u64>,
+    /// No peer is judged before this time.
+    judge_from: u64,
+    started: Option<u64>,
+    next_request: u32,
+    /// Per origin that somebody knows more of: since when, and what was known here then.
+    lags: BTreeMap<Origin, Lag>,
+    lives: lives::Lives,
+    standing: liveness::Standing,
+    outputs: VecDeque<ReplicationOutput>,
+    now: u64,
+}
+
+/// An origin of which a peer knows more.
+#[derive(Clone, Copy, Debug)]
+struct Lag {
+    since: u64,
+    at: u64,
 }
 
 impl Replicator {
     /// A member that knows nobody yet. `me` is the node's origin.
     pub fn new(config: ReplicationConfig, me: Origin) -> Self {
-        Replicator { config, me }
+        Replicator {
+            config,
+            me,
+            members: BTreeSet::new(),
+            peers: BTreeMap::new(),
+            readiness: Readiness::Init,
+            load: Load::default(),
+            sequence: 0,
+            next_beat: None,
+            next_settle: 0,
+            last_timeout: None,
+            judge_from: 0,
+            started: None,
+            next_request: 0,
+            lags: BTreeMap::new(),
+            lives: lives::Lives::default(),
+            standing: liveness::Standing::default(),
+            outputs: VecDeque::new(),
+            now: 0,
+        }
     }
 
     /// The list of members, this one among them, as the council decided it. Who was in it and is not any more is
     /// forgotten. A list of this member alone makes it ready at once.
     pub fn set_members(&mut self, node: &mut Node, members: &[MemberId], now: u64) {
-        let _ = (node, members, now);
+        let now = self.see(node, now);
+        let members: BTreeSet<MemberId> = members.iter().copied().chain([self.me.member]).collect();
+        let left: Vec<MemberId> = self.members.difference(&members).copied().collect();
+        for member in left {
+            self.forget(node, member, now);
+        }
+        for member in &members {
+            self.lives.remember(*member);
+            if *member != self.me.member {
+                self.peers.entry(*member).or_insert_with(|| Peer::new(now));
+            }
+        }
+        self.members = members;
+        self.peers
+            .retain(|id, peer| peer.connected || self.members.contains(id));
+        if self.members.len() == 1 {
+            self.become_ready();
+        }
+        self.judge(node, now);
     }
 
     /// A stream to a peer is open. One peer has one stream: a second one replaces the first.
     pub fn handle_connected(&mut self, node: &mut Node, peer: MemberId, now: u64) {
-        let _ = (node, peer, now);
+        let now = self.see(node, now);
+        if peer == self.me.member {
+            return;
+        }
+        let beat_ms = self.config.period_ms;
+        let known = self.peers.entry(peer).or_insert_with(|| Peer::new(now));
+        known.connect();
+        // The first heartbeat goes at once: it says what the peer has to bring.
+        known.heartbeat_due = true;
+        self.next_beat.get_or_insert(now.saturating_add(beat_ms));
     }
 
     /// The stream to a peer is gone, with everything that was on its way.
     pub fn handle_disconnected(&mut self, node: &mut Node, peer: MemberId, now: u64) {
-        let _ = (node, peer, now);
+        self.see(node, now);
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.disconnect();
+        }
+        if !self.members.contains(&peer) {
+            self.peers.remove(&peer);
+        }
     }
 
     /// The membership protocol's opinion of a peer. Before the first one a peer counts as alive.
@@ -235,7 +331,11 @@ impl Replicator {
         detected: Detected,
         now: u64,
     ) {
-        let _ = (node, peer, detected, now);
+        let now = self.see(node, now);
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.detected = detected;
+        }
+        self.judge(node, now);
     }
 
     /// A message from the peer at the other end of a stream.
@@ -249,76 +349,149 @@ impl Replicator {
         message: Message,
         now: u64,
     ) -> Result<(), Violation> {
-        let _ = (node, peer, message, now);
-        Ok(())
+        let now = self.see(node, now);
+        if peer == self.me.member {
+            return Err(Violation::OwnId);
+        }
+        message.check()?;
+        let Some(known) = self.peers.get(&peer).filter(|known| known.connected) else {
+            // Overtaken by the end of its stream.
+            return Ok(());
+        };
+        let quarantined = known.quarantined;
+        match message {
+            Message::Heartbeat(heartbeat) => self.heartbeat(node, peer, heartbeat, now),
+            _ if quarantined => Ok(()),
+            Message::Stale(stale) => {
+                self.stale(node, peer, stale, now);
+                Ok(())
+            }
+            Message::Batch(batch) => self.batch(node, peer, batch, now),
+            Message::Ack(ack) => {
+                self.ack(peer, &ack.origins);
+                Ok(())
+            }
+            Message::Pull(pull) => {
+                self.serve(peer, Message::Pull(pull));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Lets time pass: heartbeats, judgement of peers, repeats of what was lost, collection of tombstones. The node's own
     /// [`Node::handle_timeout`] is called by the shell, before this.
     pub fn handle_timeout(&mut self, node: &mut Node, now: u64) {
-        let _ = (node, now);
+        let now = self.see(node, now);
+        self.last_timeout = Some(now);
+        if self.next_beat.is_none_or(|due| due <= now) {
+            let next = self.next_beat.unwrap_or(now) + self.config.period_ms;
+            self.next_beat = Some(if next > now {
+                next
+            } else {
+                now + self.config.period_ms
+            });
+            for peer in self.peers.values_mut().filter(|peer| peer.connected) {
+                peer.heartbeat_due = true;
+            }
+        }
+        if self.next_settle <= now {
+            self.next_settle = now + self.config.period_ms;
+            self.settle(node, now);
+        }
+        self.judge(node, now);
+        self.repeat_lost(now);
+        self.choose_pulls(node, now);
     }
 
-    /// When [`Replicator::handle_timeout`] is wanted next.
+    /// When [`Replicator::handle_timeout`] is wanted next: once per period at least, so that a pause is noticed.
     pub fn next_timeout(&self) -> Option<u64> {
-        None
+        let Some(beat) = self.next_beat else {
+            return Some(self.now);
+        };
+        let lost = self
+            .peers
+            .values()
+            .filter_map(|peer| peer.next_loss(self.config.request_timeout_ms));
+        let judged = self.next_judgement();
+        lost.chain(judged).chain([beat]).min()
     }
 
     /// The next message to send, and to whom. Only connected peers are named.
     pub fn poll_transmit(&mut self, node: &mut Node) -> Option<(MemberId, Message)> {
-        let _ = node;
-        None
+        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        ids.into_iter()
+            .find_map(|id| Some((id, self.poll_transmit_to(node, id)?)))
     }
 
     /// The same for one peer, for a shell that has a stream with room.
     pub fn poll_transmit_to(&mut self, node: &mut Node, peer: MemberId) -> Option<Message> {
-        let _ = (node, peer);
-        None
+        if self.lives.refused() || !self.peers.get(&peer)?.connected {
+            return None;
+        }
+        self.transmit(node, peer)
     }
 
     /// The next thing to say.
     pub fn poll_output(&mut self) -> Option<ReplicationOutput> {
-        None
+        self.outputs.pop_front()
     }
 
     /// What this member carries, for the next heartbeat.
     pub fn set_load(&mut self, connections: u32) {
-        let _ = connections;
+        self.load.connections = connections;
     }
 
     /// Where this member stands in its start.
     pub fn readiness(&self) -> Readiness {
-        Readiness::Init
-    }
-
-    /// True while removals by expiry are held back by the rule of members.
-    pub fn is_protected(&self) -> bool {
-        false
+        self.readiness
     }
 
     /// How many peers have everything that this member wrote up to `sequence` of its own log.
     pub fn stored_by(&self, sequence: u64) -> usize {
-        let _ = sequence;
-        0
+        self.peers
+            .values()
+            .filter(|peer| peer.acked >= sequence)
+            .count()
     }
 
-    /// What is known of a life.
-    pub fn origin_status(&self, node: &Node, origin: Origin) -> OriginStatus {
-        let _ = (node, origin);
-        OriginStatus::Active
+    fn see(&mut self, node: &Node, now: u64) -> u64 {
+        self.now = self.now.max(now);
+        self.started.get_or_insert(self.now);
+        // Also by the first message after a pause, before it is believed that everybody else fell silent.
+        self.notice_pause(self.now);
+        if self.me != node.origin() {
+            // The node began a new life beside this machine.
+            self.begin_life(node.origin());
+        }
+        self.now
     }
 
-    /// Proof that the process of a member is dead (its port refused a connection from two members): its records need not
-    /// wait for `orphan_ms`.
-    pub fn prove_dead(&mut self, peer: MemberId, now: u64) {
-        let _ = (peer, now);
+    fn is_exchanging(&self) -> bool {
+        false
     }
 
-    /// The records of silent lives that may be judged by now, in order of their keys, at most `limit`. A verdict is
-    /// carried out with [`Node::remove_orphans`].
-    pub fn orphans(&self, node: &Node, now: u64, limit: usize) -> Vec<Orphan> {
-        let _ = (node, now, limit);
-        let _ = (&self.config, self.me);
-        Vec::new()
+    fn begin_life(&mut self, me: Origin) {
+        self.me = me;
+        for peer in self.peers.values_mut() {
+            peer.acked = 0;
+            peer.rewind();
+        }
+    }
+
+    fn become_ready(&mut self) {
+        self.set_readiness(Readiness::Ready);
+    }
+
+    fn set_readiness(&mut self, readiness: Readiness) {
+        if self.readiness != readiness {
+            self.readiness = readiness;
+            self.outputs
+                .push_back(ReplicationOutput::Readiness(readiness));
+        }
+    }
+
+    fn say(&mut self, output: ReplicationOutput) {
+        self.outputs.push_back(output);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::origin::Dot;
+use crate::origin::{Dot, VersionVector};
 use crate::record::{LeaseId, RecordKey, Stamp, Version};
 
 /// What is kept of a removed record.
@@ -110,6 +110,26 @@ impl Tombstones {
         self.by_age
             .first()
             .map(|(since, _, _)| since.saturating_add(age_ms))
+    }
+
+    /// Takes out up to `limit` that are at least `age_ms` old and covered by `seen`. Only as many are looked at, oldest
+    /// first: while somebody is away nearly all are not covered.
+    pub(crate) fn pop_settled(
+        &mut self,
+        seen: &VersionVector,
+        age_ms: u64,
+        limit: usize,
+        now: u64,
+    ) -> Vec<Tombstone> {
+        let settled: Vec<RecordKey> = self
+            .by_age
+            .iter()
+            .take(limit)
+            .take_while(|(since, _, _)| since.saturating_add(age_ms) <= now)
+            .filter(|(_, dot, _)| seen.covers(*dot))
+            .map(|(_, _, key)| key.clone())
+            .collect();
+        settled.iter().filter_map(|key| self.remove(key)).collect()
     }
 
     /// The oldest one that may go: too old, or all together too large.

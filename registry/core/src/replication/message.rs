@@ -302,3 +302,109 @@ pub enum Violation {
     #[error("two writes at position {} of {}.{}", .0.sequence, .0.origin.member, .0.origin.incarnation)]
     DoubleWrite(Dot),
 }
+
+impl Message {
+    /// Bounds and order of everything that can be judged by itself, so that nothing behind it has to.
+    pub(super) fn check(&self) -> Result<(), Violation> {
+        match self {
+            Message::Heartbeat(heartbeat) => {
+                bounded(heartbeat.origins.len(), MAX_ORIGINS)?;
+                bounded(heartbeat.past.len(), usize::from(MemberId::MAX) + 1)?;
+                bounded(heartbeat.hears.len(), usize::from(MemberId::MAX) + 1)?;
+                rising(heartbeat.origins.iter().map(|state| state.origin))?;
+                rising(heartbeat.hears.iter())?;
+                let believed = |state: &OriginState| {
+                    state.floor <= state.through && state.through <= MAX_SEQUENCE
+                };
+                ordered(heartbeat.origins.iter().all(believed))
+            }
+            Message::Stale(_) | Message::DigestRequest(_) => Ok(()),
+            Message::Batch(batch) => {
+                bounded(batch.pieces.len(), MAX_ORIGINS)?;
+                rising(batch.pieces.iter().map(|piece| piece.origin))?;
+                batch.pieces.iter().try_for_each(Piece::check)
+            }
+            Message::Ack(ack) => {
+                bounded(ack.origins.len(), MAX_ORIGINS)?;
+                ordered(ack.origins.iter().all(|(_, at)| *at <= MAX_SEQUENCE))
+            }
+            Message::Pull(pull) => {
+                bounded(pull.after.len(), MAX_ORIGINS)?;
+                rising(pull.after.iter().map(|(origin, _)| *origin))
+            }
+            Message::DigestReply(reply) => {
+                ordered(reply.segments.len() == SEGMENTS)?;
+                reply.known.check()
+            }
+            Message::PartsRequest(request) => {
+                bounded(request.segments.len(), SEGMENTS)?;
+                rising(request.segments.iter())
+            }
+            Message::PartsReply(reply) => {
+                bounded(reply.segments.len(), SEGMENTS)?;
+                rising(reply.segments.iter().map(|(segment, _)| *segment))?;
+                let whole = |cells: &Vec<Cell>| cells.is_empty() || cells.len() == SEGMENTS;
+                ordered(reply.segments.iter().all(|(_, cells)| whole(cells)))
+            }
+            Message::SegmentRequest(request) => rising(request.have.iter().map(|(hash, _)| *hash)),
+            Message::SegmentReply(reply) => {
+                rising(reply.absent.iter())?;
+                ordered(
+                    reply
+                        .entries
+                        .iter()
+                        .all(|entry| entry.dot.sequence <= MAX_SEQUENCE),
+                )?;
+                reply.known.check()
+            }
+        }
+    }
+}
+
+impl Piece {
+    fn check(&self) -> Result<(), Violation> {
+        ordered(self.after <= self.through && self.through <= MAX_SEQUENCE)?;
+        rising(self.entries.iter().map(|entry| entry.dot.sequence))?;
+        let inside = |entry: &Entry| {
+            entry.dot.origin == self.origin
+                && entry.dot.sequence > self.after
+                && entry.dot.sequence <= self.through
+        };
+        ordered(self.entries.iter().all(inside))
+    }
+}
+
+impl Known {
+    fn check(&self) -> Result<(), Violation> {
+        bounded(self.origins.len(), MAX_ORIGINS)?;
+        rising(self.origins.iter().map(|(origin, _, _)| *origin))?;
+        let believed = |(_, at, floor): &(Origin, u64, u64)| floor <= at && *at <= MAX_SEQUENCE;
+        ordered(self.origins.iter().all(believed))
+    }
+}
+
+fn bounded(length: usize, most: usize) -> Result<(), Violation> {
+    if length > most {
+        return Err(Violation::TooLong(length, most));
+    }
+    Ok(())
+}
+
+fn ordered(holds: bool) -> Result<(), Violation> {
+    if holds {
+        Ok(())
+    } else {
+        Err(Violation::Disorder)
+    }
+}
+
+fn rising<T: Ord>(items: impl Iterator<Item = T>) -> Result<(), Violation> {
+    let mut last = None;
+    for item in items {
+        if last.as_ref().is_some_and(|last| *last >= item) {
+            return Err(Violation::Disorder);
+        }
+        last = Some(item);
+    }
+    Ok(())
+}
