@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
 use crate::origin::Origin;
-use crate::record::{Record, RecordKey, StoreKind};
+use crate::record::{Record, RecordKey, StoreKind, Version};
 
 const FAN: usize = 256;
 
@@ -138,21 +138,33 @@ impl Digest {
 
     /// Bucket and part of a key.
     pub fn place(&self, key: &RecordKey) -> (usize, usize) {
-        let mut hasher = self.hasher();
-        write_key(&mut hasher, key);
-        let [.., second, first] = hasher.finish().to_le_bytes();
+        let [.., second, first] = self.key_hash(key).to_le_bytes();
         (usize::from(first), usize::from(second))
     }
 
-    /// Over what decides between two values, so that equal digests mean equal versions. `dead` is
-    /// not in it: only living records are counted.
-    fn hash(&self, record: &Record) -> u64 {
+    /// Where a key stands among all: its highest byte is the bucket, the next one the part.
+    pub fn key_hash(&self, key: &RecordKey) -> u64 {
         let mut hasher = self.hasher();
-        write_key(&mut hasher, &record.key);
-        hasher.write(&record.stamp.hlc.to_le_bytes());
-        hasher.write(&record.stamp.member.to_le_bytes());
-        hasher.write(&record.sub.to_le_bytes());
+        write_key(&mut hasher, key);
         hasher.finish()
+    }
+
+    /// Equal for the same version of the same key, dead ones included.
+    pub(crate) fn version_hash(&self, key: &RecordKey, version: Version) -> u64 {
+        let mut hasher = self.hasher();
+        write_key(&mut hasher, key);
+        hasher.write(&version.stamp.hlc.to_le_bytes());
+        hasher.write(&version.stamp.member.to_le_bytes());
+        hasher.write(&version.sub.to_le_bytes());
+        if version.dead {
+            hasher.write(&[1]);
+        }
+        hasher.finish()
+    }
+
+    /// Over what decides between two values, so that equal digests mean equal versions.
+    fn hash(&self, record: &Record) -> u64 {
+        self.version_hash(&record.key, record.version())
     }
 
     fn hasher(&self) -> SipHasher24 {

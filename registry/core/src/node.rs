@@ -8,7 +8,7 @@
 //! `now` is milliseconds of a clock that never goes back while the process lives. After a restart, or
 //! on a state read from disk, `restart` comes first.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -122,6 +122,8 @@ pub struct Node {
     leases: Leases,
     logs: OriginLogs,
     digest: Digest,
+    /// Every key that is here, alive or removed, by its place in the digest: what a segment holds.
+    places: BTreeSet<(u64, RecordKey)>,
     services: Services,
     /// The number of the last change in this life.
     changes: u64,
@@ -150,6 +152,7 @@ impl Node {
             leases: Leases::default(),
             logs: OriginLogs::default(),
             digest: Digest::new(config.digest_key),
+            places: BTreeSet::new(),
             services: Services::new(config.history, config.empty_services),
             changes: 0,
             outputs: VecDeque::new(),
@@ -549,7 +552,7 @@ impl Node {
         }
         let (age, budget) = (self.config.tombstone_age_ms, self.config.tombstone_bytes);
         while let Some(tombstone) = self.tombstones.pop(age, budget, now) {
-            self.logs.collect(tombstone.dot);
+            self.collect(&tombstone);
         }
     }
 
@@ -765,7 +768,27 @@ impl Node {
             Some(record) => Some(record.dot),
             None => self.tombstones.get(key).map(|tombstone| tombstone.dot),
         };
+        if standing.is_none() {
+            self.place(key);
+        }
         self.logs.append(self.origin, key.clone(), standing)
+    }
+
+    /// The key is here from now on.
+    fn place(&mut self, key: &RecordKey) {
+        self.places.insert((self.digest.key_hash(key), key.clone()));
+    }
+
+    /// The key is not here any more.
+    fn displace(&mut self, key: &RecordKey) {
+        self.places
+            .remove(&(self.digest.key_hash(key), key.clone()));
+    }
+
+    /// A tombstone was taken out because of its age.
+    fn collect(&mut self, tombstone: &Tombstone) {
+        self.logs.collect(tombstone.dot);
+        self.displace(&tombstone.key);
     }
 
     fn index(&mut self, record: &Record, mark: Option<Mark>) {
@@ -995,6 +1018,7 @@ impl<'de> Deserialize<'de> for Node {
             }
             let own = record.dot.origin.member == node.config.member;
             node.logs.restore(record.dot, record.key.clone(), own);
+            node.place(&record.key);
             node.index(&record, None);
             node.records.insert(record.key.clone(), record);
         }
@@ -1009,6 +1033,7 @@ impl<'de> Deserialize<'de> for Node {
             }
             let own = tombstone.dot.origin.member == node.config.member;
             node.logs.restore(tombstone.dot, tombstone.key.clone(), own);
+            node.place(&tombstone.key);
             node.tombstones.insert(tombstone, 0);
         }
         node.leases.drop_empty_over();

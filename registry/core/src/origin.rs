@@ -61,6 +61,15 @@ impl VersionVector {
         }
     }
 
+    /// The lower position of each origin that both know.
+    pub(crate) fn meet(&self, other: &VersionVector) -> VersionVector {
+        let lower = |(origin, sequence): (&Origin, &u64)| {
+            let there = other.0.get(origin)?;
+            Some((*origin, *sequence.min(there)))
+        };
+        VersionVector(self.0.iter().filter_map(lower).collect())
+    }
+
     /// All origins with their positions, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Origin, u64)> + '_ {
         self.0.iter().map(|(origin, sequence)| (*origin, *sequence))
@@ -159,6 +168,14 @@ impl OriginLogs {
     pub(crate) fn reach(&mut self, origin: Origin, through: u64) {
         if !self.is_past(origin) {
             self.vector.raise(origin, through);
+        }
+    }
+
+    /// Tombstones of `origin` up to `floor` may be missing here. Never above the vector.
+    pub(crate) fn raise_floor(&mut self, origin: Origin, floor: u64) {
+        let floor = floor.min(self.vector.get(origin));
+        if floor > 0 {
+            self.floors.raise(origin, floor);
         }
     }
 

@@ -14,6 +14,7 @@ mod liveness;
 mod lives;
 pub mod message;
 mod peer;
+mod repair;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,9 @@ pub struct ReplicationConfig {
     pub missed: u64,
     /// What one batch or one piece of a segment holds.
     pub batch_bytes: usize,
+    /// From how many records on a member that starts with less than half of them takes the whole table over, segment by
+    /// segment, rather than the logs.
+    pub snapshot_records: u64,
     /// What is on its way to a peer without having been acknowledged.
     pub window_bytes: usize,
     /// When a request without an answer, or a push without an acknowledgement, counts as lost.
@@ -64,13 +68,13 @@ pub struct ReplicationConfig {
     /// A peer whose clock is further ahead than this is in quarantine: nothing is taken from it.
     pub skew_quarantine_ms: u64,
     /// For simulations that show that their checks can fail: which rules are switched off.
-    #[cfg(feature = "weakened")]
+    #[cfg(any(test, feature = "weakened"))]
     #[serde(skip)]
     pub weakened: Weakened,
 }
 
 /// Rules that a simulation switches off to see that its checks find it.
-#[cfg(feature = "weakened")]
+#[cfg(any(test, feature = "weakened"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weakened {
     /// An exchange takes what the other side has and drops nothing.
@@ -85,6 +89,7 @@ impl Default for ReplicationConfig {
             period_ms: 1_000,
             missed: 3,
             batch_bytes: 256 << 10,
+            snapshot_records: 1_000,
             window_bytes: 1 << 20,
             request_timeout_ms: 2_000,
             tombstone_settled_ms: 60_000,
@@ -96,7 +101,7 @@ impl Default for ReplicationConfig {
             minority_ms: 10_000,
             skew_alarm_ms: 500,
             skew_quarantine_ms: 24 * 3_600_000,
-            #[cfg(feature = "weakened")]
+            #[cfg(any(test, feature = "weakened"))]
             weakened: Weakened::default(),
         }
     }
@@ -237,6 +242,7 @@ pub struct Replicator {
     /// Per origin that somebody knows more of: since when, and what was known here then.
     lags: BTreeMap<Origin, Lag>,
     lives: lives::Lives,
+    repair: repair::Repair,
     standing: liveness::Standing,
     outputs: VecDeque<ReplicationOutput>,
     now: u64,
@@ -268,6 +274,7 @@ impl Replicator {
             next_request: 0,
             lags: BTreeMap::new(),
             lives: lives::Lives::default(),
+            repair: repair::Repair::default(),
             standing: liveness::Standing::default(),
             outputs: VecDeque::new(),
             now: 0,
@@ -309,6 +316,7 @@ impl Replicator {
         known.connect();
         // The first heartbeat goes at once: it says what the peer has to bring.
         known.heartbeat_due = true;
+        self.lose_exchange(peer);
         self.next_beat.get_or_insert(now.saturating_add(beat_ms));
     }
 
@@ -318,6 +326,7 @@ impl Replicator {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.disconnect();
         }
+        self.lose_exchange(peer);
         if !self.members.contains(&peer) {
             self.peers.remove(&peer);
         }
@@ -371,11 +380,22 @@ impl Replicator {
                 self.ack(peer, &ack.origins);
                 Ok(())
             }
-            Message::Pull(pull) => {
-                self.serve(peer, Message::Pull(pull));
+            Message::Pull(_)
+            | Message::DigestRequest(_)
+            | Message::PartsRequest(_)
+            | Message::SegmentRequest(_) => {
+                self.serve(peer, message);
                 Ok(())
             }
-            _ => Ok(()),
+            Message::DigestReply(reply) => {
+                self.digest_reply(node, peer, &reply);
+                Ok(())
+            }
+            Message::PartsReply(reply) => {
+                self.parts_reply(node, peer, &reply);
+                Ok(())
+            }
+            Message::SegmentReply(reply) => self.segment_reply(node, peer, reply, now),
         }
     }
 
@@ -401,6 +421,8 @@ impl Replicator {
         }
         self.judge(node, now);
         self.repeat_lost(now);
+        self.repeat_exchange(now);
+        self.choose_exchange(node, now);
         self.choose_pulls(node, now);
     }
 
@@ -414,7 +436,10 @@ impl Replicator {
             .values()
             .filter_map(|peer| peer.next_loss(self.config.request_timeout_ms));
         let judged = self.next_judgement();
-        lost.chain(judged).chain([beat]).min()
+        lost.chain(judged)
+            .chain(self.next_repeat())
+            .chain([beat])
+            .min()
     }
 
     /// The next message to send, and to whom. Only connected peers are named.
@@ -465,10 +490,6 @@ impl Replicator {
             self.begin_life(node.origin());
         }
         self.now
-    }
-
-    fn is_exchanging(&self) -> bool {
-        false
     }
 
     fn begin_life(&mut self, me: Origin) {

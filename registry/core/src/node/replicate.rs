@@ -3,15 +3,23 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::{Node, Output};
 use crate::merge::{Entry, Value};
 use crate::origin::{Dot, Origin, VersionVector};
-use crate::record::{Health, LeaseId, Record, RecordBody, RecordKey, Version};
+use crate::record::{Health, LeaseId, Record, RecordBody, RecordKey, StoreKind, Version};
 use crate::service::{Change, ChangeKind};
 use crate::tombstone::Tombstone;
 
 /// The timeout of an inherited lease whose holder never told it: long enough for a client to be heard.
 const UNKNOWN_TTL_MS: u64 = 30_000;
+
+/// Before every key.
+const FIRST_KEY: RecordKey = RecordKey {
+    store: StoreKind::Zookeeper,
+    key: Bytes::new(),
+};
 
 /// What became of entries that were offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +69,40 @@ impl Node {
         if origin != self.origin {
             self.logs.reach(origin, through);
         }
+    }
+
+    /// Tombstones of `origin` up to `floor` may be missing here.
+    pub(crate) fn raise_floor(&mut self, origin: Origin, floor: u64) {
+        self.logs.raise_floor(origin, floor);
+    }
+
+    /// The keys of a segment whose hash is above `after`, alive or removed, by rising hash.
+    pub(crate) fn segment(
+        &self,
+        segment: u8,
+        after: Option<u64>,
+    ) -> impl Iterator<Item = (u64, &RecordKey)> {
+        let first = u64::from(segment) << 56;
+        let last = first | (u64::MAX >> 8);
+        self.places
+            .range((first, FIRST_KEY)..)
+            .take_while(move |(hash, _)| *hash <= last)
+            .filter(move |(hash, _)| after.is_none_or(|after| *hash > after))
+            .map(|(hash, key)| (*hash, key))
+    }
+
+    /// The keys with this hash: one, if not two share it.
+    pub(crate) fn keys_at(&self, hash: u64) -> impl Iterator<Item = &RecordKey> {
+        self.places
+            .range((hash, FIRST_KEY)..)
+            .take_while(move |(at, _)| *at == hash)
+            .map(|(_, key)| key)
+    }
+
+    /// A hash over what decides about a key that is here.
+    pub(crate) fn version_hash(&self, key: &RecordKey) -> Option<u64> {
+        let (version, _) = self.known(key)?;
+        Some(self.digest.version_hash(key, version))
     }
 
     /// What the log of its holder says of a key.
@@ -149,12 +191,17 @@ impl Node {
         }
     }
 
+    /// Sets what all tombstones may cost, in bytes.
+    pub fn limit_tombstones(&mut self, bytes: usize) {
+        self.config.tombstone_bytes = bytes;
+    }
+
     /// Collects up to `limit` tombstones that are at least `age_ms` old and that everybody has seen, and raises the floors
     /// of their logs.
     pub fn collect_settled(&mut self, seen: &VersionVector, age_ms: u64, limit: usize, now: u64) {
         let now = self.see(now);
         for tombstone in self.tombstones.pop_settled(seen, age_ms, limit, now) {
-            self.logs.collect(tombstone.dot);
+            self.collect(&tombstone);
         }
     }
 
@@ -197,6 +244,20 @@ impl Node {
         dropped
     }
 
+    /// Removes, as one change, records whose removal another member has seen.
+    pub(crate) fn drop_removed(&mut self, keys: &[RecordKey], now: u64) -> usize {
+        self.see(now);
+        self.drop_values(keys, ChangeKind::Removed)
+    }
+
+    /// Writes a record that this member holds once more into its log, so that everybody gets it again.
+    pub(crate) fn write_again(&mut self, key: &RecordKey) {
+        if let Some(record) = self.records.get(key) {
+            let health = record.health;
+            self.transition(key, health);
+        }
+    }
+
     fn keys_of(&self, last: Origin) -> Vec<RecordKey> {
         self.logs
             .lives(last.member)
@@ -213,9 +274,11 @@ impl Node {
                 let mark = self.next_mark(kind == ChangeKind::Removed);
                 self.unindex(&record, Some(mark));
                 self.logs.remove(record.dot);
+                self.displace(key);
                 changes.push(part(kind, record));
             } else if let Some(tombstone) = self.tombstones.remove(key) {
                 self.logs.remove(tombstone.dot);
+                self.displace(key);
             }
         }
         let dropped = changes.len();
@@ -242,6 +305,9 @@ impl Node {
         let lease = entry.lease;
         let superseded = known.map(|(_, dot)| dot);
         self.logs.insert(entry.dot, key.clone(), superseded);
+        if superseded.is_none() {
+            self.place(&key);
+        }
         let previous = self.records.remove(&key);
         self.tombstones.remove(&key);
         let was_own = previous.as_ref().is_some_and(|previous| {
@@ -360,7 +426,7 @@ impl Node {
     }
 
     /// What decides against another value of the key, and where it stands.
-    fn known(&self, key: &RecordKey) -> Option<(Version, Dot)> {
+    pub(crate) fn known(&self, key: &RecordKey) -> Option<(Version, Dot)> {
         if let Some(record) = self.records.get(key) {
             return Some((record.version(), record.dot));
         }

@@ -254,6 +254,8 @@ impl Replicator {
             } else if late || !node.has_values_of(last) || self.has_all_that_is_heard(node) {
                 self.lives.pending.remove(&member);
                 self.end(node, last, now, End::Drop);
+                // Removals of those lives may be collected by now, unseen here, and no vector shows it any more.
+                self.want_exchange(Some(member));
             }
         }
     }

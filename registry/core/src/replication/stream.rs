@@ -34,7 +34,11 @@ impl Replicator {
         };
         if known.origin != Some(heartbeat.origin) {
             known.begin_life(heartbeat.origin, now);
+            self.lose_exchange(peer);
         }
+        let Some(known) = self.peers.get_mut(&peer) else {
+            return Ok(());
+        };
         if heartbeat.sequence <= known.beat {
             // Late or repeated.
             return Ok(());
@@ -62,6 +66,8 @@ impl Replicator {
         self.hear_past(heartbeat.origin, &heartbeat.past);
         self.judge(node, now);
         self.notice_lags(node, now);
+        self.compare_digests(node, peer);
+        self.choose_exchange(node, now);
         self.choose_pulls(node, now);
         Ok(())
     }
@@ -192,6 +198,9 @@ impl Replicator {
 
     /// Asks peers for logs that their writers do not bring.
     pub(super) fn choose_pulls(&mut self, node: &Node, now: u64) {
+        if self.is_bootstrapping() {
+            return;
+        }
         let mut asked: BTreeSet<Origin> = self
             .peers
             .values()
@@ -270,6 +279,9 @@ impl Replicator {
                 after: pull.origins.iter().map(at).collect(),
             }));
         }
+        if let Some(request) = self.exchange_request(node, id) {
+            return Some(request);
+        }
         while let Some(request) = self.peers.get_mut(&id)?.next_request() {
             if let Some(answer) = self.answer(node, request) {
                 return Some(answer);
@@ -281,7 +293,7 @@ impl Replicator {
     fn answer(&self, node: &Node, request: Message) -> Option<Message> {
         match request {
             Message::Pull(pull) => Some(self.answer_pull(node, &pull)),
-            _ => None,
+            request => self.answer_exchange(node, request),
         }
     }
 
@@ -360,7 +372,7 @@ impl Replicator {
             wall_ms,
             readiness: self.readiness,
             protected: self.is_protected(),
-            bootstrapping: false,
+            bootstrapping: self.is_bootstrapping(),
             origins: node.logs().vector().iter().map(state).collect(),
             past: self.told_past(node),
             hears: self.peers.iter().filter_map(hears).collect(),
@@ -372,7 +384,7 @@ impl Replicator {
     }
 
     pub(super) fn floor(&self, node: &Node, origin: Origin) -> u64 {
-        #[cfg(feature = "weakened")]
+        #[cfg(any(test, feature = "weakened"))]
         if self.config.weakened.no_floors {
             return 0;
         }

@@ -3,6 +3,7 @@
 mod liveness;
 mod lives;
 mod messages;
+mod repair;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
