@@ -19,6 +19,7 @@ const RUNTIMES: &[&str] = &[
     "smol",
     "async-io",
     "futures-executor",
+    "h2",
     "hyper",
     "hyper-util",
     "tonic",

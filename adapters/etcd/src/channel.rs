@@ -31,12 +31,17 @@ pub fn channel(endpoints: &[String]) -> Result<Channel, BackendError> {
     Ok(Servers::new(endpoints, Limits::default())?.channel())
 }
 
+/// How often a connection with calls under way is pinged: etcd closes one that is pinged more often than every 5 s.
+pub const PING_EVERY: Duration = Duration::from_secs(10);
+
+/// How long its answer may take.
+pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How long connecting may take, and how a dead connection is noticed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// For each server.
     pub(crate) connect: Duration,
-    /// etcd closes a connection that is pinged more often than every 5 s.
     pub(crate) ping_every: Duration,
     pub(crate) ping_timeout: Duration,
 }
@@ -45,8 +50,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
-            ping_every: Duration::from_secs(10),
-            ping_timeout: Duration::from_secs(5),
+            ping_every: PING_EVERY,
+            ping_timeout: PING_TIMEOUT,
         }
     }
 }
@@ -135,7 +140,8 @@ impl Servers {
             .connect_with_connector_lazy(connector)
     }
 
-    async fn connect(&self) -> Result<Connection, ConnectFailed> {
+    /// A connection to the server in use, or to the first behind it that takes one.
+    pub(crate) async fn connect(&self) -> Result<Connection, ConnectFailed> {
         let count = self.0.addresses.len();
         let first = self.0.preferred.load(Ordering::Relaxed);
         let mut reasons = Vec::with_capacity(count);
@@ -188,7 +194,7 @@ impl fmt::Display for ConnectFailed {
 impl std::error::Error for ConnectFailed {}
 
 /// A TCP connection that can be broken from outside.
-struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
 }

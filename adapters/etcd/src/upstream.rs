@@ -12,8 +12,11 @@ use causeway_wire::etcd::messages::etcdserverpb::{
     request_op, response_op,
 };
 use causeway_wire::etcd::messages::mvccpb::KeyValue;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::Channel;
 
+use crate::channel::ConnectFailed;
+pub use crate::channel::{PING_EVERY, PING_TIMEOUT};
 use crate::keep_alive::{KeepAliveStream, Renewal};
 use crate::link::{EtcdOptions, Link};
 use crate::stubs::{KvClient, LeaseClient};
@@ -97,10 +100,18 @@ impl EtcdUpstream {
         self.link.channel.clone()
     }
 
-    /// A connection of its own to the same servers, also without an identity. It is driven where it is made: a thread
-    /// that relays much has no other thread to wake then.
-    pub fn another_channel(&self) -> Channel {
-        self.link.servers.channel()
+    /// A connection of its own to the same servers, for whoever speaks HTTP/2 over it itself. It breaks when they are
+    /// left for another one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when none of them can be reached; it names the reason for each.
+    pub async fn socket(
+        &self,
+    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static + use<>, BackendError> {
+        let failed = |error: ConnectFailed| {
+            BackendError::not_applied(ErrorKind::Unavailable, error.to_string())
+        };
+        self.link.servers.connect().await.map_err(failed)
     }
 
     /// The server in use, `host:port`, for logs and alarms.

@@ -19,6 +19,17 @@ impl Report {
     /// A kind of work: a line for each server, the first of which is the real one. `bound` is what part of its CPU
     /// time each other may use.
     pub fn costs(&mut self, work: &str, figures: &[Figures], bound: Option<f64>) {
+        self.costs_and_lasts(work, figures, bound, 0.6);
+    }
+
+    /// The same for watches, the last of which has its event after `last` times what the real one takes at most.
+    pub fn costs_and_lasts(
+        &mut self,
+        work: &str,
+        figures: &[Figures],
+        bound: Option<f64>,
+        last: f64,
+    ) {
         let real = figures.first().map_or(0.0, |f| f.cpu);
         for (at, f) in figures.iter().enumerate() {
             let ratio = f.cpu / real;
@@ -36,10 +47,10 @@ impl Report {
             println!("{line}");
             let _ = writeln!(self.costs, "{line}");
         }
-        self.lasts(work, figures);
+        self.lasts(work, figures, last);
     }
 
-    fn lasts(&mut self, work: &str, figures: &[Figures]) {
+    fn lasts(&mut self, work: &str, figures: &[Figures], bound: f64) {
         let Some(real) = figures.first().and_then(|f| f.last) else {
             return;
         };
@@ -52,7 +63,7 @@ impl Report {
                 f.server,
                 &format!("{:.1} ms", last / 1000.0),
                 of_real,
-                Some(0.6),
+                Some(bound),
             );
         }
     }

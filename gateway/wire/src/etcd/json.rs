@@ -5,7 +5,7 @@
 //! (etcd: embed/serve.go, `UseProtoNames` without `EmitUnpopulated`). It reads either spelling of a name, numbers as
 //! numbers or strings, and passes over names that it does not know (`DiscardUnknown`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::OnceLock;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -126,9 +126,8 @@ pub fn methods() -> impl Iterator<Item = MethodName> {
 
 /// Whether etcd's protos have this service, and if so, this method of it.
 pub fn has_method(service: &str, method: &str) -> Option<bool> {
-    let service = tables().pool.get_service_by_name(service)?;
-    let found = service.methods().any(|m| m.name() == method);
-    Some(found)
+    let methods = tables().names.get(service)?;
+    Some(methods.contains(method))
 }
 
 /// The body of a refusal: everything that one of etcd's releases puts there, since clients of each look for theirs
@@ -251,6 +250,9 @@ impl JsonValues {
 
 struct Tables {
     pool: DescriptorPool,
+    /// Methods by their service. Every call is looked up, and descriptors are counted references, which threads would
+    /// take from each other.
+    names: BTreeMap<String, BTreeSet<String>>,
     methods: Vec<JsonMethod>,
     by_path: HashMap<String, usize>,
 }
@@ -260,6 +262,11 @@ fn tables() -> &'static Tables {
     TABLES.get_or_init(|| {
         // Our own build's output; that it has all methods is a test.
         let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).unwrap_or_default();
+        let names = pool.services().map(|service| {
+            let methods = service.methods().map(|m| m.name().to_owned()).collect();
+            (service.full_name().to_owned(), methods)
+        });
+        let names = names.collect();
         let (mut methods, mut by_path) = (Vec::new(), HashMap::new());
         for method in pool
             .services()
@@ -279,6 +286,7 @@ fn tables() -> &'static Tables {
         }
         Tables {
             pool,
+            names,
             methods,
             by_path,
         }

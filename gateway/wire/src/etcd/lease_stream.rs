@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
+use bytes::{Bytes, BytesMut};
+
 use crate::etcd::ServerIds;
 use crate::etcd::error::EtcdError;
+use crate::etcd::frame::put_message;
 use crate::etcd::messages::etcdserverpb::{
     LeaseKeepAliveRequest, LeaseKeepAliveResponse, ResponseHeader,
 };
@@ -30,7 +33,8 @@ pub enum LeaseOutput {
 /// [`missing`](Self::missing) or [`failed`](Self::failed), in any order; [`half_close`](Self::half_close) when the
 /// client sends no more.
 ///
-/// **Outputs**: [`poll_output`](Self::poll_output) until it gives `None`; answers go out in the order of requests.
+/// **Outputs**: [`poll_output`](Self::poll_output) until it gives `None`; answers go out in the order of requests. All that
+/// wait are taken in one piece with [`poll_frames`](Self::poll_frames) before it.
 #[derive(Debug)]
 pub struct LeaseStream {
     ids: ServerIds,
@@ -47,6 +51,16 @@ struct KeepAlive {
     /// Taken before the renewal: a client must not see a renewal at a revision at which the lease was revoked.
     header: ResponseHeader,
     answer: Option<Result<i64, EtcdError>>,
+}
+
+impl KeepAlive {
+    fn response(&self, ttl: i64) -> LeaseKeepAliveResponse {
+        LeaseKeepAliveResponse {
+            header: Some(self.header),
+            id: self.lease,
+            ttl,
+        }
+    }
 }
 
 impl LeaseStream {
@@ -102,6 +116,20 @@ impl LeaseStream {
         self.half_closed = true;
     }
 
+    /// The answers that are next, all of them in their gRPC frames. What else there is to do stays for
+    /// [`poll_output`](Self::poll_output).
+    pub fn poll_frames(&mut self) -> Option<Bytes> {
+        let mut frames = BytesMut::new();
+        while let Some(Ok(ttl)) = self.pending.front().and_then(|front| front.answer)
+            && !self.ended
+            && let Some(keep_alive) = self.pending.pop_front()
+        {
+            self.first += 1;
+            put_message(&mut frames, &keep_alive.response(ttl));
+        }
+        (!frames.is_empty()).then(|| frames.freeze())
+    }
+
     /// The next thing to do.
     pub fn poll_output(&mut self) -> Option<LeaseOutput> {
         if self.ended {
@@ -118,11 +146,7 @@ impl LeaseStream {
         let keep_alive = self.pending.pop_front()?;
         self.first += 1;
         Some(match answer {
-            Ok(ttl) => LeaseOutput::Response(LeaseKeepAliveResponse {
-                header: Some(keep_alive.header),
-                id: keep_alive.lease,
-                ttl,
-            }),
+            Ok(ttl) => LeaseOutput::Response(keep_alive.response(ttl)),
             Err(error) => {
                 self.ended = true;
                 LeaseOutput::Fail(error)
@@ -142,7 +166,10 @@ impl LeaseStream {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
+    use crate::etcd::frame::only_message;
 
     fn stream() -> LeaseStream {
         LeaseStream::new(
@@ -188,6 +215,38 @@ mod tests {
         assert_eq!(stream.poll_output(), ttl(7, 30, 11));
         assert_eq!(stream.poll_output(), Some(LeaseOutput::End));
         assert_eq!(stream.poll_output(), None);
+    }
+
+    #[test]
+    fn all_answers_up_to_one_that_is_missing_are_one_piece() {
+        let mut stream = LeaseStream::new(stream().ids, 10);
+        let asked: Vec<KeepAliveId> = (1..=4)
+            .map(|id| stream.handle_request(&LeaseKeepAliveRequest { id }, 10))
+            .collect();
+        stream.renewed(asked[1], 30);
+        assert_eq!(stream.poll_frames(), None, "order of requests");
+        stream.renewed(asked[0], 30);
+        stream.failed(asked[3], EtcdError::NoLeader);
+        let mut want = BytesMut::new();
+        for id in [1, 2] {
+            match ttl(id, 30, 10) {
+                Some(LeaseOutput::Response(response)) => put_message(&mut want, &response),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(stream.poll_frames(), Some(want.freeze()));
+        assert_eq!((stream.poll_frames(), stream.poll_output()), (None, None));
+        stream.missing(asked[2]);
+        let missing = stream.poll_frames().expect("an answer");
+        let missing = only_message(&missing).map(LeaseKeepAliveResponse::decode);
+        let missing = missing.expect("one").expect("a response");
+        assert_eq!((missing.id, missing.ttl), (3, 0));
+        assert_eq!(stream.poll_frames(), None, "the end is no answer");
+        assert_eq!(
+            stream.poll_output(),
+            Some(LeaseOutput::Fail(EtcdError::NoLeader))
+        );
+        assert_eq!(stream.poll_frames(), None);
     }
 
     #[test]

@@ -144,7 +144,7 @@ pub async fn run(
             };
             let figures = watch::told(servers, rounds, watchers, streams).await?;
             let what = format!("{watchers} watchers on {streams} connections: an event");
-            report.costs(&what, &figures, Some(bound));
+            report.costs_and_lasts(&what, &figures, Some(bound), 1.0);
         }
     }
     if arguments.wants("etcd-relay") {

@@ -16,6 +16,7 @@ use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::metrics::Counted;
+use super::relay::Relayed;
 
 /// Messages in their frames, ready to be sent.
 pub(super) type Frames = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
@@ -31,6 +32,8 @@ pub(super) enum Answer {
     Message(Piece),
     /// As they come, and the status that ends them.
     Stream(Frames),
+    /// As the legacy cluster sends it.
+    Relayed(Box<Relayed>),
     /// Any of these, whose bytes and status are counted.
     Counted(Box<Counted<Answer>>),
     /// Success, behind what was sent.
@@ -73,13 +76,10 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, Status>>> {
+        let whole = |frame: Frame<Bytes>| frame.map_data(|data| data.chain(Bytes::new()));
         let frame = match &mut *self {
-            Answer::Made(body) => {
-                let whole = |data: Bytes| data.chain(Bytes::new());
-                return Pin::new(body)
-                    .poll_frame(cx)
-                    .map_ok(|frame| frame.map_data(whole));
-            }
+            Answer::Made(body) => return Pin::new(body).poll_frame(cx).map_ok(whole),
+            Answer::Relayed(body) => return Pin::new(body.as_mut()).poll_frame(cx).map_ok(whole),
             Answer::Counted(answer) => return Pin::new(answer.as_mut()).poll_frame(cx),
             Answer::Stream(frames) => match std::task::ready!(frames.as_mut().poll_next(cx)) {
                 Some(Ok(frames)) => Frame::data(frames.chain(Bytes::new())),
@@ -112,6 +112,7 @@ impl HttpBody for Answer {
     fn is_end_stream(&self) -> bool {
         match self {
             Answer::Made(body) => body.is_end_stream(),
+            Answer::Relayed(body) => body.is_end_stream(),
             Answer::Counted(answer) => answer.is_end_stream(),
             Answer::Sent => true,
             _ => false,

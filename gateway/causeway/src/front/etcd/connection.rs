@@ -32,7 +32,9 @@ use super::services::etcdserverpb::maintenance_server::MaintenanceServer;
 use super::services::v3electionpb::election_server::ElectionServer;
 use super::services::v3lockpb::lock_server::LockServer;
 use super::translate::status;
-use super::{Api, Front, health, http, json, range, relay, watch as watch_service};
+use super::{
+    Api, Front, health, http, json, keep_alive, range, relay, unary, watch as watch_service,
+};
 use crate::tls::{self, Socket};
 
 /// Largest message taken from a client: etcd's request limit and 512 KiB around it
@@ -216,6 +218,7 @@ enum Route {
     Kv,
     Watch,
     Lease,
+    KeepAlive,
     Cluster,
     Maintenance,
     Auth,
@@ -251,6 +254,7 @@ fn route(mode: Mode, release: Release, path: &str) -> Route {
         (_, "etcdserverpb.KV", "Range") => Route::Range,
         (_, "etcdserverpb.KV", _) => Route::Kv,
         (_, "etcdserverpb.Watch", _) => Route::Watch,
+        (_, "etcdserverpb.Lease", "LeaseKeepAlive") => Route::KeepAlive,
         (_, "etcdserverpb.Lease", _) => Route::Lease,
         (_, "etcdserverpb.Cluster", _) => Route::Cluster,
         (_, HEALTH, _) => Route::Health,
@@ -358,14 +362,19 @@ async fn dispatch(
     }
     let release = front.identity.release();
     let route = route(mode, release, request.uri().path());
-    if route == Route::Range {
-        request = match range::answer(&api, request, limit(mode)).await {
-            Ok(response) => return response,
-            Err(left) => left,
-        };
-    }
+    let answered = match route {
+        Route::Range => range::answer(&api, request, limit(mode)).await,
+        Route::Kv | Route::Lease => unary::answer(&api, request, limit(mode)).await,
+        _ => Err(request),
+    };
+    request = match answered {
+        Ok(response) => return response,
+        Err(left) => left,
+    };
     let response: Result<_, Infallible> = match route {
         Route::Watch => return watch_service::answer(api, request, limit(mode)),
+        Route::KeepAlive => return keep_alive::answer(api, request, limit(mode)),
+        Route::Forward => return relay::forward(front, request).await,
         Route::Kv | Route::Range => served!(KvServer),
         Route::Lease => served!(LeaseServer),
         Route::Cluster => served!(ClusterServer),
@@ -374,7 +383,6 @@ async fn dispatch(
         Route::Lock => served!(LockServer),
         Route::Election => served!(ElectionServer),
         Route::Health => Ok(health::answer(request).await),
-        Route::Forward => Ok(relay::forward(front, request).await),
         Route::Unknown => Ok(unknown(request.uri().path()).into_http()),
     };
     match response {
@@ -442,8 +450,8 @@ mod tests {
             (
                 "/etcdserverpb.Lease/LeaseKeepAlive",
                 Route::Lease,
-                Route::Lease,
-                Route::Lease,
+                Route::KeepAlive,
+                Route::KeepAlive,
             ),
             (
                 "/etcdserverpb.Lease/LeaseLeases",

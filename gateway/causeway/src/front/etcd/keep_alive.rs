@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use causeway_backend::ErrorKind;
 use causeway_engine::core::{Core, OwnerOver};
 use causeway_engine::key_auth::{AuthError, Demand};
@@ -14,18 +15,21 @@ use causeway_wire::etcd::messages::etcdserverpb as pb;
 use causeway_wire::etcd::{EtcdError, KeepAliveId, LeaseOutput, LeaseStream};
 use futures::future::BoxFuture;
 use futures::stream::{self, FuturesUnordered};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt as _, Stream, StreamExt};
+use hyper::http::{Request as HttpRequest, Response};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tonic::{Status, Streaming};
 
+use super::answer::{Answer, messages};
 use super::connection::{Caller, ended};
 use super::lease::lease_client;
 use super::permit::{Shown, may};
 use super::relay::{Responses, upstream_error};
 use super::translate::{auth_error, status};
-use super::{Api, Front, observe, with_metadata};
+use super::{Api, Front, caller_in, observe, with_metadata};
 use crate::journal::Position;
 
 /// Keep-alives of one stream without an answer; more wait in the client's window.
@@ -37,38 +41,48 @@ const UNREAD: usize = 64;
 /// How long the legacy cluster is waited for where a client waits for the answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Answers a stream of keep-alives until one of both sides ends it.
-pub(super) fn start(
+/// Answers a stream of keep-alives, until one of both sides ends it, by what the machine says of the leases.
+pub(super) fn answer(api: Api, request: HttpRequest<Body>, limit: usize) -> Response<Answer> {
+    let caller = caller_in(request.extensions());
+    let (parts, body) = request.into_parts();
+    let inbound = match messages(&parts.headers, body, limit) {
+        Ok(inbound) => inbound,
+        Err(status) => return Answer::refusal(status),
+    };
+    let keeping = Keeping {
+        stream: LeaseStream::new(api.identity.ids(), PENDING),
+        front: api,
+        inbound,
+        open: true,
+        asked: FuturesUnordered::new(),
+        after: 0,
+        caller: caller.clone(),
+        metadata: MetadataMap::from_headers(parts.headers),
+        ends: Box::pin(async move { caller.ends().await }),
+    };
+    let frames = stream::unfold(Some(Box::new(keeping)), |keeping| async {
+        let mut keeping = keeping?;
+        match keeping.next_frames().await {
+            Ok(Some(frames)) => Some((Ok(frames), Some(keeping))),
+            Ok(None) => None,
+            Err(status) => Some((Err(status), None)),
+        }
+    });
+    Answer::stream(Box::pin(frames))
+}
+
+/// Has the legacy cluster answer a stream of keep-alives.
+pub(super) fn relay(
     front: Api,
     caller: Arc<Caller>,
     metadata: MetadataMap,
     inbound: Streaming<pb::LeaseKeepAliveRequest>,
 ) -> Responses<pb::LeaseKeepAliveResponse> {
-    if front.mode() == Mode::Relay {
-        let (to_client, responses) = mpsc::channel(UNREAD);
-        tokio::spawn(relay_keep_alive(
-            front, caller, metadata, inbound, to_client,
-        ));
-        return Box::pin(ReceiverStream::new(responses));
-    }
-    let keeping = Keeping {
-        stream: LeaseStream::new(front.identity.ids(), PENDING),
-        front,
-        inbound,
-        open: true,
-        asked: FuturesUnordered::new(),
-        caller: caller.clone(),
-        metadata,
-        ends: Box::pin(async move { caller.ends().await }),
-    };
-    Box::pin(stream::unfold(Some(Box::new(keeping)), |keeping| async {
-        let mut keeping = keeping?;
-        match keeping.next_response().await {
-            Ok(Some(response)) => Some((Ok(response), Some(keeping))),
-            Ok(None) => None,
-            Err(status) => Some((Err(status), None)),
-        }
-    }))
+    let (to_client, responses) = mpsc::channel(UNREAD);
+    tokio::spawn(relay_keep_alive(
+        front, caller, metadata, inbound, to_client,
+    ));
+    Box::pin(ReceiverStream::new(responses))
 }
 
 /// What became of one renewal.
@@ -94,30 +108,48 @@ struct Keeping {
     open: bool,
     stream: LeaseStream,
     asked: FuturesUnordered<Asked>,
+    /// What the answers depend on.
+    after: Position,
     caller: Arc<Caller>,
     metadata: MetadataMap,
     ends: BoxFuture<'static, ()>,
 }
 
 impl Keeping {
-    async fn next_response(&mut self) -> Result<Option<pb::LeaseKeepAliveResponse>, Status> {
+    /// All the answers that wait, in one piece.
+    async fn next_frames(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
+            if let Some(frames) = self.stream.poll_frames() {
+                let durable = self.front.durable(self.after).await;
+                return durable
+                    .map(|()| Some(frames))
+                    .map_err(|_| status(EtcdError::Stopped));
+            }
             match self.stream.poll_output() {
-                Some(LeaseOutput::Response(response)) => return Ok(Some(response)),
                 Some(LeaseOutput::Fail(error)) => return Err(status(error)),
                 Some(LeaseOutput::End) => return Ok(None),
-                None => {}
+                // All of them were taken as frames.
+                Some(LeaseOutput::Response(_)) | None => {}
             }
             tokio::select! {
-                message = self.inbound.message(), if self.open && self.stream.has_room() => match message {
-                    Ok(Some(message)) => self.request(&message).await,
-                    Ok(None) => {
-                        self.open = false;
-                        self.stream.half_close();
+                message = self.inbound.message(), if self.open && self.stream.has_room() => {
+                    let mut message = Some(message);
+                    while let Some(next) = message.take() {
+                        match next {
+                            Ok(Some(next)) => self.request(&next),
+                            Ok(None) => {
+                                self.open = false;
+                                self.stream.half_close();
+                            }
+                            // The client went away.
+                            Err(_) => return Ok(None),
+                        }
+                        // More may have come in the same frame.
+                        if self.open && self.stream.has_room() {
+                            message = self.inbound.message().now_or_never();
+                        }
                     }
-                    // The client went away.
-                    Err(_) => return Ok(None),
-                },
+                }
                 Some((request, renewal)) = self.asked.next(), if !self.asked.is_empty() => {
                     settle(&mut self.stream, request, renewal);
                 }
@@ -126,7 +158,7 @@ impl Keeping {
         }
     }
 
-    async fn request(&mut self, message: &pb::LeaseKeepAliveRequest) {
+    fn request(&mut self, message: &pb::LeaseKeepAliveRequest) {
         let id = message.id;
         let shown = Shown::new(&self.metadata, &self.caller);
         let renewed = match self.front.renew_here(id, shown) {
@@ -137,10 +169,9 @@ impl Keeping {
                 return;
             }
         };
+        self.after = self.after.max(renewed.after);
         let request = self.stream.handle_request(message, renewed.revision);
-        if self.front.durable(renewed.after).await.is_err() {
-            self.stream.failed(request, EtcdError::Stopped);
-        } else if let Some(renewal) = renewed.renewal {
+        if let Some(renewal) = renewed.renewal {
             settle(&mut self.stream, request, renewal);
         } else {
             let front = self.front.clone();
@@ -314,7 +345,7 @@ impl Front {
 
 #[cfg(test)]
 mod tests {
-    use futures::{FutureExt, stream};
+    use futures::stream;
 
     use super::*;
 

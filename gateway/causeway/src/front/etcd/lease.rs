@@ -147,9 +147,10 @@ impl Lease for Api {
         &self,
         request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        // After the take-over `connection.rs` has them answered here.
         let caller = caller(&request);
         let (metadata, _, inbound) = request.into_parts();
-        let responses = keep_alive::start(self.clone(), caller, metadata, inbound);
+        let responses = keep_alive::relay(self.clone(), caller, metadata, inbound);
         Ok(Response::new(responses))
     }
 

@@ -11,7 +11,7 @@ use bytes::Buf as _;
 use causeway_engine::route::Mode;
 use causeway_wire::etcd::json::{MethodName, methods};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use hyper::http::Response;
+use hyper::http::{HeaderMap, Response};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
@@ -122,8 +122,8 @@ impl Call {
         let Some(row) = self.0.clone() else {
             return response;
         };
-        if let Some(status) = Status::from_header_map(response.headers()) {
-            self.end(status.code());
+        if let Some(code) = code_in(response.headers()) {
+            self.end(code);
             return response;
         }
         response.map(|body| {
@@ -152,6 +152,11 @@ impl Drop for Call {
     }
 }
 
+fn code_in(headers: &HeaderMap) -> Option<Code> {
+    let code = headers.get(Status::GRPC_STATUS)?;
+    Some(Code::from_bytes(code.as_bytes()))
+}
+
 /// A body whose bytes are counted: an answer's when it belongs to a call, a request's otherwise.
 pub(super) struct Counted<B> {
     body: B,
@@ -178,8 +183,7 @@ impl<B: HttpBody<Error = Status> + Unpin> HttpBody for Counted<B> {
                 counter.fetch_add(data.remaining() as u64, Ordering::Relaxed);
             }
             if let (Some(call), Some(trailers)) = (&mut this.call, frame.trailers_ref()) {
-                let status = Status::from_header_map(trailers);
-                call.end(status.map_or(Code::Unknown, |status| status.code()));
+                call.end(code_in(trailers).unwrap_or(Code::Unknown));
             }
         }
         polled

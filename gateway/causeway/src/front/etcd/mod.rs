@@ -2,8 +2,9 @@
 //! on one of the port's threads (`crate::shards`).
 //!
 //! A file for each of etcd's services. `kv.rs`, `lease.rs` and `watch.rs` answer from the machine, Range and Watch with
-//! bytes that are encoded once for all (`range.rs`, `answer.rs`);
-//! `relay.rs` passes calls on to the legacy cluster. Before the take-over that is all of them, and
+//! bytes that are encoded once for all (`range.rs`, `answer.rs`), and what else is frequent without tonic's server between
+//! (`unary.rs`, `keep_alive.rs`);
+//! `relay.rs` passes calls on to the legacy cluster, over `passage.rs`. Before the take-over that is all of them, and
 //! `observe.rs` shows the machine what was acknowledged there; after it `general.rs` does so for general
 //! keys, and `union.rs` joins them with registrations. `auth.rs` keeps users, and `permit.rs` asks who calls. `lock.rs` and `election.rs` serve the embedded store;
 //! `json.rs` turns JSON into the calls of all of them, `http.rs` has the routes beside them, `metrics.rs` what they
@@ -29,20 +30,23 @@ mod lock;
 mod maintenance;
 mod metrics;
 mod observe;
+mod passage;
 mod permit;
 mod range;
 mod range_stream;
 mod relay;
 mod snapshot;
 mod translate;
+mod unary;
 mod union;
 mod upstream_watch;
 mod watch;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use causeway_backend_etcd::upstream::EtcdUpstream;
 use causeway_engine::layout::RangeClass;
 use causeway_engine::phase::Phase;
 use causeway_engine::route::{Mode, Touches};
@@ -60,6 +64,7 @@ use crate::legacy::Legacy;
 use crate::shards::Shards;
 use connection::Caller;
 use identity::Identity;
+use passage::Passage;
 
 /// etcd's service traits, over the messages of `causeway-wire`.
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all)]
@@ -97,9 +102,10 @@ pub async fn serve(gateway: Arc<Gateway>, legacy: Arc<Legacy>, listener: TcpList
         last_seen: union::LastSeen::default(),
         hashing: auth::Hashing::default(),
         answers: range::Answers::default(),
-        upstreams: std::iter::repeat_with(OnceLock::new)
+        passages: std::iter::repeat_with(Passage::default)
             .take(shards.count())
             .collect(),
+        other_passage: Passage::default(),
         leaving: AtomicU64::new(0),
         calls: metrics::Calls::default(),
     });
@@ -141,7 +147,9 @@ struct Front {
     hashing: auth::Hashing,
     answers: range::Answers,
     /// Connections to the legacy cluster, by the number of the thread that relays over them.
-    upstreams: Vec<OnceLock<Channel>>,
+    passages: Vec<Passage>,
+    /// That of calls that came over no connection.
+    other_passage: Passage,
     /// Connections that have left at the take-over: their pace.
     leaving: AtomicU64,
     calls: metrics::Calls,
@@ -190,22 +198,21 @@ impl Front {
         })
     }
 
-    /// The connection to the legacy cluster.
-    fn upstream(&self) -> Result<Channel, Status> {
-        match &self.legacy.etcd_upstream {
-            Some(upstream) => Ok(upstream.channel()),
-            None => Err(Status::unimplemented("there is no legacy etcd to ask")),
-        }
+    fn legacy_etcd(&self) -> Result<&EtcdUpstream, Status> {
+        let upstream = self.legacy.etcd_upstream.as_ref();
+        upstream.ok_or_else(|| Status::unimplemented("there is no legacy etcd to ask"))
     }
 
-    /// That of the caller's own thread.
-    fn upstream_of(&self, caller: &Caller) -> Result<Channel, Status> {
-        match (&self.legacy.etcd_upstream, self.upstreams.get(caller.shard)) {
-            (Some(upstream), Some(own)) => {
-                Ok(own.get_or_init(|| upstream.another_channel()).clone())
-            }
-            _ => self.upstream(),
-        }
+    /// The connection to the legacy cluster.
+    fn upstream(&self) -> Result<Channel, Status> {
+        self.legacy_etcd().map(EtcdUpstream::channel)
+    }
+
+    /// The way to it for calls that pass as they are: on the caller's own thread.
+    fn passage_of(&self, caller: &Caller) -> &Passage {
+        self.passages
+            .get(caller.shard)
+            .unwrap_or(&self.other_passage)
     }
 
     /// What a range touches.

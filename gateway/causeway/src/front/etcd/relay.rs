@@ -16,10 +16,10 @@ use hyper::http::{
 use tonic::Status;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
-use tower::ServiceExt as _;
 
-use super::answer::only_message;
+use super::answer::{Answer, only_message};
 use super::connection::ended;
+use super::passage::{Broken, Passed};
 use super::{Front, caller_in, lock};
 
 /// Headers of one hop. `grpc-timeout` is among them: when it runs out the client resets its stream, and
@@ -53,19 +53,19 @@ const LONG: [&str; 6] = [
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
 /// Passes a call on and its answers back, as the bytes that they are.
-pub(super) async fn forward(front: &Front, request: HttpRequest<Body>) -> HttpResponse<Body> {
+pub(super) async fn forward(front: &Front, request: HttpRequest<Body>) -> HttpResponse<Answer> {
     match passed(front, request).await {
         Ok(response) => response,
-        Err(status) => status.into_http(),
+        Err(status) => Answer::refusal(status),
     }
 }
 
 async fn passed(
     front: &Front,
     mut request: HttpRequest<Body>,
-) -> Result<HttpResponse<Body>, Status> {
+) -> Result<HttpResponse<Answer>, Status> {
     let caller = caller_in(request.extensions());
-    let channel = front.upstream_of(&caller)?;
+    let upstream = front.legacy_etcd()?;
     let path = request.uri().path();
     let is_long = LONG.contains(&path);
     if lock::HOLDING.contains(&path) && front.mode() == Mode::TakenOver {
@@ -75,26 +75,29 @@ async fn passed(
         lock::prepare(front, &message).await?;
         request = HttpRequest::from_parts(parts, framed(&message));
     }
-    // tonic's channel has its own address, which shows up as `:authority`.
     let path = request.uri().path_and_query().cloned();
-    let mut on = HttpRequest::new(Body::empty());
+    let (parts, body) = request.into_parts();
+    let mut on = HttpRequest::new(body);
     *on.method_mut() = Method::POST;
     *on.version_mut() = Version::HTTP_2;
     *on.uri_mut() = path.map_or_else(Uri::default, Uri::from);
-    let (parts, body) = request.into_parts();
     *on.headers_mut() = parts.headers;
-    *on.body_mut() = body;
     for name in OF_ONE_HOP {
         on.headers_mut().remove(name);
     }
     on.headers_mut()
         .insert(header::TE, HeaderValue::from_static("trailers"));
-    // grpc-go sends its headers with the first message, so this waits for one.
-    let response = tokio::select! {
-        response = channel.oneshot(on) => response,
-        () = caller.ends(), if is_long => return Err(ended()),
+    // etcd sends its headers with the first message, so this waits for one.
+    let passed = front.passage_of(&caller).pass(upstream, on);
+    let response = if is_long {
+        tokio::select! {
+            response = passed => response,
+            () = caller.ends() => return Err(ended()),
+        }
+    } else {
+        passed.await
     };
-    let response = response.map_err(|error| upstream_error(Status::from_error(error.into())))?;
+    let response = response.map_err(|error| broken(&error))?;
     if response.status() != StatusCode::OK {
         return Err(Status::unavailable(format!(
             "causeway: the legacy etcd answered HTTP {}",
@@ -103,10 +106,10 @@ async fn passed(
     }
     let ends = is_long.then(|| Box::pin(async move { caller.ends().await }) as BoxFuture<_>);
     Ok(response.map(|body| {
-        Body::new(Relayed {
+        Answer::Relayed(Box::new(Relayed {
             body: Some(body),
             ends,
-        })
+        }))
     }))
 }
 
@@ -118,9 +121,9 @@ fn framed(message: &Bytes) -> Body {
 }
 
 /// An answer's body as it comes, and an end of our own where it breaks or has to end.
-struct Relayed {
+pub(super) struct Relayed {
     /// `None` behind its end.
-    body: Option<Body>,
+    body: Option<Passed>,
     ends: Option<BoxFuture<'static, ()>>,
 }
 
@@ -137,8 +140,9 @@ impl HttpBody for Relayed {
             return Poll::Ready(None);
         };
         let status = match Pin::new(body).poll_frame(cx) {
-            Poll::Ready(Some(Err(status))) => upstream_error(status),
-            Poll::Ready(next) => return Poll::Ready(next),
+            Poll::Ready(Some(Err(error))) => broken(&error),
+            Poll::Ready(Some(Ok(frame))) => return Poll::Ready(Some(Ok(frame))),
+            Poll::Ready(None) => return Poll::Ready(None),
             Poll::Pending => {
                 let has_to_end = |ends: &mut BoxFuture<'_, ()>| ends.as_mut().poll(cx).is_ready();
                 if !this.ends.as_mut().is_some_and(has_to_end) {
@@ -176,16 +180,24 @@ pub(super) fn upstream_error(status: Status) -> Status {
             status.message(),
             Bytes::copy_from_slice(status.details()),
         ),
-        Some(_) => Status::unavailable(format!(
-            "causeway: the legacy etcd cannot be reached: {}",
-            root(&status)
-        )),
+        Some(_) => unreachable(&root(&status)),
     }
 }
 
+/// A relayed call that broke, likewise.
+fn broken(error: &Broken) -> Status {
+    unreachable(&root(error))
+}
+
+fn unreachable(why: &str) -> Status {
+    Status::unavailable(format!(
+        "causeway: the legacy etcd cannot be reached: {why}"
+    ))
+}
+
 /// The innermost cause: the outer ones say only that something failed.
-fn root(status: &Status) -> String {
-    let mut cause: &dyn std::error::Error = status;
+fn root(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
     while let Some(next) = cause.source() {
         cause = next;
     }
