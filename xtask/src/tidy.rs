@@ -35,6 +35,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("causeway-wire", &[]),
     ("causeway-registry", &[]),
     ("causeway-engine", &["causeway-registry"]),
+    ("causeway-registry-council", &["causeway-registry"]),
     ("causeway-registry-node", &["causeway-registry"]),
     ("causeway-registry-client", &["causeway-registry"]),
     ("causeway-backend", &[]),

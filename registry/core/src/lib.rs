@@ -21,6 +21,7 @@ pub mod origin;
 pub mod record;
 pub mod replication;
 pub mod service;
+pub mod state_machine;
 pub mod tombstone;
 
 pub use digest::{Cell, Digest};
@@ -36,4 +37,5 @@ pub use replication::{
     Violation,
 };
 pub use service::{CatchUp, Change, ChangeKind, Delta, Gone, Revision, ServiceInfo, ServiceName};
+pub use state_machine::StateMachine;
 pub use tombstone::Tombstone;
