@@ -230,7 +230,7 @@ fn seeds() -> std::ops::Range<u64> {
     let chosen = std::env::var("COUNCIL_SEEDS").ok();
     let range = chosen.as_deref().and_then(|c| c.split_once(".."));
     let parsed = range.and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
-    parsed.unwrap_or(0..8)
+    parsed.unwrap_or(0..14)
 }
 
 #[test]

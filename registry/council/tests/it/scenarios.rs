@@ -30,6 +30,28 @@ async fn any_member_decides_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn proposals_that_wait_together_are_one_entry() {
+    let world = World::cluster(20, 3).await;
+    let leader = world.leader().await;
+    let before = world.members[&leader].status().applied;
+    let asked: Vec<_> = (0..900)
+        .map(|at| {
+            let member = world.members[&(at % 3 + 1)].clone();
+            tokio::spawn(async move { next(&member, "n").await })
+        })
+        .collect();
+    let mut numbers = Vec::new();
+    for number in asked {
+        numbers.push(number.await.expect("no panic").expect("a majority"));
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..900).collect::<Vec<u64>>());
+    world.agree().await;
+    let entries = world.members[&leader].status().applied - before;
+    assert!(entries < 90, "{entries} entries for 900 proposals");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dead_leader_is_replaced_within_five_seconds() {
     for seed in 0..4 {
         let mut world = World::cluster(seed, 3).await;
@@ -263,6 +285,30 @@ async fn a_leader_can_be_forgotten() {
     assert_eq!(next(&world.members[&other], "n").await, Ok(0));
 }
 
+/// Who joins asks a member that is not the leader, and the leader dies at some moment of it.
+#[tokio::test(start_paused = true)]
+async fn a_join_survives_the_leaders_death() {
+    for after in [1, 3, 6, 10, 30] {
+        let mut world = World::cluster(13 + after, 3).await;
+        let leader = world.leader().await;
+        let via = (1..=3).find(|m| *m != leader).expect("three members");
+        world.start(4).await;
+        let newcomer = world.members[&4].clone();
+        let joining = tokio::spawn(async move { newcomer.join(via, "", PATIENCE).await });
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        world.kill(leader).await;
+        joining.await.expect("no panic").expect("joins");
+        assert_eq!(next(&world.members[&4], "n").await, Ok(0));
+        world
+            .until("four voters", |w| {
+                w.members[&via].status().voters == [1, 2, 3, 4]
+            })
+            .await;
+        world.start(leader).await;
+        world.agree().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_that_was_away_long_gets_a_snapshot() {
     let mut world = World::new(9);
@@ -275,6 +321,12 @@ async fn one_that_was_away_long_gets_a_snapshot() {
     let leader = world.leader().await;
     for at in 0..300 {
         assert_eq!(next(&world.members[&leader], "n").await, Ok(at));
+    }
+    // More than one piece of a snapshot.
+    let large = "x".repeat(50_000);
+    for at in 0..60 {
+        let set = compare_and_set(&world.members[&leader], &at.to_string(), None, &large).await;
+        assert_eq!(set, Ok(true));
     }
     world.start(away).await;
     world.agree().await;
