@@ -106,7 +106,11 @@ async fn run(arguments: &Arguments) -> Result<()> {
     if let Some(path) = &arguments.report {
         let load = format!("{load_before}; {}", first_line("/proc/loadavg"));
         let count = format!("{} of {} reads", rounds.counted, arguments.operations);
-        let mut run = vec![("machine", machine()), ("load before and after", load)];
+        let mut run = vec![
+            ("date", today()),
+            ("machine", machine()),
+            ("load before and after", load),
+        ];
         run.extend(releases);
         run.extend([("Causeway", version()?), ("rounds", count)]);
         std::fs::write(path, report.page(&ports, &run))
@@ -221,6 +225,12 @@ fn machine() -> String {
         std::thread::available_parallelism().map_or(1, usize::from),
         first_line("/proc/sys/kernel/osrelease")
     )
+}
+
+fn today() -> String {
+    let said = Command::new("date").args(["-u", "+%F"]).output();
+    let said = said.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_string());
+    said.unwrap_or_else(|_| "unknown".to_string())
 }
 
 fn java() -> String {

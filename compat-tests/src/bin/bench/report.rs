@@ -243,7 +243,14 @@ const OF_ETCD: &str = "\
 - HTTP/2 is written by hand and messages are encoded before, so that a client library's work does not hide the server's.
 - An instance has a value of 200 bytes, in a key of grpc-go's naming. Its put is decoded, recorded, counted and protected, which etcd
   does not do: it has no bound.
-- The watches of one connection share a stream. Each is checked to be told each change once and in order.
+- The watches of one connection share a stream. Each is checked to be told each change once and in order; a run in which one is not
+  gives no figures.
+- A keep-alive at an even pace is a wake-up, a read and a write for each, which is the kernel's work: about half of what it costs
+  Causeway, and nearly a third of what it costs etcd. Who answers each at once has next to nothing left below a third.
+- The kernel tells CPU time in hundredths of a second. A round of 60,000 events is a few of them where an event costs half a
+  microsecond, so that such a figure is right to a third of it.
+- One call at a time through a relay is four wake-ups of sleeping processes instead of two. About two thirds of the CPU time in that
+  row are those of the etcd behind, which spends twice on such a call what it spends on one that comes straight.
 ";
 
 const AGAIN: &str = "
