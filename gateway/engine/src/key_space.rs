@@ -75,6 +75,11 @@ impl KeySpace {
         self.release = release;
     }
 
+    /// The release that is imitated.
+    pub fn release(&self) -> Release {
+        self.release
+    }
+
     /// Alarms and downgrade.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster

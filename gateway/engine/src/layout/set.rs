@@ -322,16 +322,14 @@ impl LayoutSet {
     /// How the etcd keys from `start` to `end` (etcd's convention: empty `end` for the one key, a
     /// zero byte for no end) lie to the owned ones.
     pub fn range_class(&self, start: &[u8], end: &[u8]) -> RangeClass {
-        if end.is_empty() {
+        let open = end == b"\0";
+        // An empty range is of the class of its key: what it is refused for must not depend on the legacy store.
+        if end.is_empty() || (!open && end <= start) {
             return if self.is_owned(Protocol::Etcd, start) {
                 RangeClass::Owned
             } else {
                 RangeClass::General
             };
-        }
-        let open = end == b"\0";
-        if !open && end <= start {
-            return RangeClass::General;
         }
         let mut parts = Vec::new();
         // The roots are disjoint and in order, so that those before the range are one run.

@@ -824,6 +824,9 @@ fn mixed_directories_and_ranges() {
     check("orders", "", "general");
     check("orders/", "orders0", "owned");
     check("orders/a", "orders/b", "owned");
+    check("orders/b", "orders/a", "owned");
+    check("orders/b", "orders/b", "owned");
+    check("zoo", "orders/b", "general");
     check(
         "orders",
         "ordert",

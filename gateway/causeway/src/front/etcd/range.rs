@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use causeway_engine::key_auth::Demand;
+use causeway_engine::key_space::Release;
 use causeway_engine::route::{Kind, Plan, Touches};
 use causeway_registry::StoreKind;
 use causeway_wire::etcd::frame::put_prefix;
@@ -63,7 +64,8 @@ async fn ranged(
             let version = core.keys().range_version(&kept.key, &kept.range_end);
             // Who may see it is asked where everything is.
             let open = !core.asks_who_calls();
-            (open && is_local(plan) && version == kept.version).then(|| core.keys().revision())
+            let same = version == kept.version && core.keys().release() == kept.release;
+            (open && is_local(plan) && same).then(|| core.keys().revision())
         });
         if let Some(revision) = current {
             api.durable(after).await?;
@@ -91,9 +93,10 @@ async fn ranged(
     let (looked, after) = api.gateway.with(|core| {
         may(core, shown, demand, now_ms)?;
         let version = core.keys().range_version(&asked.key, &asked.range_end);
-        Ok((core.keys().range(&asked), version))
+        let keys = core.keys();
+        Ok((keys.range(&asked), version, keys.release()))
     });
-    let (found, version) = looked.map_err(translate::auth_status)?;
+    let (found, version, release) = looked.map_err(translate::auth_status)?;
     api.durable(after).await?;
     let found = found.map_err(|error| translate::status(translate::key_error(&error)))?;
     let header = api.header(found.revision);
@@ -107,6 +110,7 @@ async fn ranged(
                 range_end: Bytes::copy_from_slice(&asked.range_end),
                 touches,
                 version,
+                release,
                 encoded: encoded.clone(),
             },
         );
@@ -134,6 +138,8 @@ struct Kept {
     touches: Touches,
     /// Of the range: `KeySpace::range_version`.
     version: u64,
+    /// Releases differ in what they leave out.
+    release: Release,
     /// The answer without its header.
     encoded: Bytes,
 }
@@ -193,6 +199,7 @@ mod tests {
             range_end: Bytes::from_static(b"b"),
             touches: Touches::Owned,
             version,
+            release: Release::default(),
             encoded: vec![0; length].into(),
         }
     }

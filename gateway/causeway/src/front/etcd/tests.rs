@@ -476,6 +476,30 @@ async fn as_user(port: &Port, token: &str, path: &str, body: Value) -> (u16, Val
     (status, answer.json().await.expect("JSON"))
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_answer_is_of_the_release_shown() {
+    let port = Port::open().await;
+    port.grant(7).await;
+    let put = json!({"key": base64("k/1"), "value": base64("v"), "lease": 7});
+    port.call("/v3/kv/put", put).await;
+    let asked =
+        json!({"key": base64("k/"), "range_end": base64("k0"), "keys_only": true}).to_string();
+    let lease = async || {
+        let (_, found) = port.say("/v3/kv/range", asked.clone()).await;
+        found["kvs"][0]["lease"].as_str().map(str::to_owned)
+    };
+    let shown = |minor| {
+        let release = causeway_engine::key_space::Release::new(3, minor);
+        port.gateway.with(|core| core.show_release(release));
+    };
+    for (minor, want) in [(5, Some("7")), (7, None), (5, Some("7"))] {
+        shown(minor);
+        for _ in 0..2 {
+            assert_eq!(lease().await.as_deref(), want, "3.{minor}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn users_are_asked_for_once_there_are_some() {
     let port = Port::open().await;
