@@ -36,8 +36,16 @@ const EDGES: &[(&str, &[&str])] = &[
     ("causeway-registry", &[]),
     ("causeway-engine", &["causeway-registry"]),
     ("causeway-registry-council", &["causeway-registry"]),
-    ("causeway-registry-node", &["causeway-registry"]),
-    ("causeway-registry-client", &["causeway-registry"]),
+    // The messages of the native gRPC API, for both of its ends.
+    ("causeway-registry-proto", &["causeway-registry"]),
+    (
+        "causeway-registry-node",
+        &["causeway-registry", "causeway-registry-proto"],
+    ),
+    (
+        "causeway-registry-client",
+        &["causeway-registry", "causeway-registry-proto"],
+    ),
     ("causeway-backend", &[]),
     (
         "causeway-backend-etcd",

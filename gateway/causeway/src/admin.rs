@@ -13,6 +13,7 @@ use causeway_engine::core::{Command, Reply};
 use causeway_engine::phase::{Census, Forced, Move, Refusal};
 use causeway_engine::protection::{Input, Order};
 use causeway_registry::StoreKind;
+use causeway_registry_node::NativeApi;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -20,7 +21,6 @@ use tokio::net::TcpListener;
 use crate::front::zookeeper::{self, Board};
 use crate::gateway::Gateway;
 use crate::legacy::Legacy;
-use crate::native::Native;
 
 /// Unclaimed keys shown at most.
 const UNCLAIMED: usize = 1000;
@@ -37,10 +37,11 @@ pub async fn serve(
     gateway: Arc<Gateway>,
     legacy: Arc<Legacy>,
     board: Arc<Board>,
+    native: Arc<NativeApi>,
     listener: TcpListener,
 ) {
     let mut stopping = gateway.stopping();
-    let native = causeway_registry_node::router(Arc::new(Native::new(gateway.clone())));
+    let native = causeway_registry_node::router_of(native);
     let app = App {
         gateway,
         legacy,

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::gateway::{Clock, Gateway};
 use crate::journal::{Journal, Recovered};
 use crate::legacy::Legacy;
-use crate::{admin, front};
+use crate::{admin, front, native};
 
 /// This member's id. A lone gateway is member 1.
 const MEMBER: u16 = 1;
@@ -33,8 +33,29 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     };
     let etcd = bind("etcd", config.etcd_listen).await?;
     let admin_port = bind("admin", config.admin_listen).await?;
+    let native_grpc = match config.native_grpc_listen {
+        Some(addr) => Some(bind("native-grpc", addr).await?),
+        None => None,
+    };
+    let dns = match config.dns_listen {
+        Some(addr) => {
+            let bound = causeway_registry_node::dns::bind(addr).await;
+            Some(bound.with_context(|| {
+                format!("cannot listen on {addr} for DNS by UDP and TCP (is the port in use? set --dns-listen)")
+            })?)
+        }
+        None => None,
+    };
 
     let bound = Bound {
+        dns: match &dns {
+            Some((_, tcp)) => Some(tcp.local_addr()?),
+            None => None,
+        },
+        native_grpc: match &native_grpc {
+            Some(port) => Some(port.local_addr()?),
+            None => None,
+        },
         zookeeper: zookeeper.local_addr()?,
         zookeeper_secure: match &zookeeper_secure {
             Some(port) => Some(port.local_addr()?),
@@ -69,10 +90,20 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         zookeeper_secure,
     ));
     tasks.spawn(front::etcd::serve(gateway.clone(), legacy.clone(), etcd));
+    let native = native::api(&gateway);
+    if let Some(port) = native_grpc {
+        let grpc = causeway_registry_node::Grpc::new(native.clone());
+        tasks.spawn(grpc.serve(port, gateway.stopping()));
+    }
+    if let Some((udp, tcp)) = dns {
+        let dns = native::dns(&gateway)?;
+        tasks.spawn(dns.serve(udp, tcp, gateway.stopping()));
+    }
     tasks.spawn(admin::serve(
         gateway.clone(),
         legacy.clone(),
         board,
+        native,
         admin_port,
     ));
     tasks.close();
@@ -121,6 +152,8 @@ struct Bound {
     zookeeper_secure: Option<SocketAddr>,
     etcd: SocketAddr,
     admin: SocketAddr,
+    native_grpc: Option<SocketAddr>,
+    dns: Option<SocketAddr>,
 }
 
 /// Says where the gateway listens: in the log, and in the file that was asked for.
@@ -136,6 +169,12 @@ fn announce(gateway: &Gateway, bound: &Bound) -> anyhow::Result<()> {
     if let Some(zookeeper) = bound.zookeeper_secure {
         tracing::info!(%zookeeper, "serving ZooKeeper over TLS");
     }
+    if let Some(grpc) = bound.native_grpc {
+        tracing::info!(%grpc, "serving the native gRPC API");
+    }
+    if let Some(dns) = bound.dns {
+        tracing::info!(%dns, zone = gateway.config.dns.zone, "serving DNS");
+    }
     if let Some(path) = &gateway.config.ports_file {
         let mut text = serde_json::json!({
             "zookeeper": zookeeper.port(),
@@ -144,6 +183,12 @@ fn announce(gateway: &Gateway, bound: &Bound) -> anyhow::Result<()> {
         });
         if let Some(secure) = bound.zookeeper_secure {
             text["zookeeper_secure"] = secure.port().into();
+        }
+        if let Some(grpc) = bound.native_grpc {
+            text["native_grpc"] = grpc.port().into();
+        }
+        if let Some(dns) = bound.dns {
+            text["dns"] = dns.port().into();
         }
         // Readers wait for the file to appear: it appears whole.
         let fresh = path.with_extension("new");

@@ -12,6 +12,8 @@ use causeway_engine::convert::{Bridge, BridgeConfig};
 use causeway_engine::layout::{LayoutConfig, LayoutSet, PassConfig};
 use causeway_engine::phase::Phase;
 use causeway_engine::protection;
+use causeway_registry::api::ClientSettings;
+use causeway_registry_node::DnsConfig;
 use causeway_wire::zk::FourLetterWord;
 use serde::Deserialize;
 
@@ -36,6 +38,12 @@ pub struct Flags {
     /// Address of the admin API and the native HTTP API [default: 127.0.0.1:8500].
     #[arg(long, env = "CAUSEWAY_ADMIN_LISTEN", value_name = "ADDR")]
     pub admin_listen: Option<String>,
+    /// Address of the native gRPC API [default: none; it is off].
+    #[arg(long, env = "CAUSEWAY_NATIVE_GRPC_LISTEN", value_name = "ADDR")]
+    pub native_grpc_listen: Option<String>,
+    /// Address of the registry's DNS port, UDP and TCP [default: none; it is off].
+    #[arg(long, env = "CAUSEWAY_DNS_LISTEN", value_name = "ADDR")]
+    pub dns_listen: Option<String>,
     /// Legacy ZooKeeper ensemble: `HOST:PORT[,HOST:PORT…][/chroot]`.
     #[arg(long, env = "CAUSEWAY_LEGACY_ZOOKEEPER", value_name = "SERVERS")]
     pub legacy_zookeeper: Option<String>,
@@ -113,6 +121,8 @@ struct File {
     zookeeper_listen: Option<String>,
     etcd_listen: Option<String>,
     admin_listen: Option<String>,
+    native_grpc_listen: Option<String>,
+    dns_listen: Option<String>,
     legacy_zookeeper: Option<String>,
     legacy_etcd: Option<String>,
     data_dir: Option<PathBuf>,
@@ -132,6 +142,10 @@ struct File {
     zookeeper: ZookeeperSection,
     #[serde(default)]
     etcd: EtcdSection,
+    #[serde(default)]
+    native: NativeSection,
+    #[serde(default)]
+    dns: DnsSection,
     #[serde(default)]
     layout: Vec<LayoutConfig>,
     /// Built-in layouts in force; all of them when absent.
@@ -201,6 +215,28 @@ pub struct EtcdSection {
     pub tls: TlsSection,
 }
 
+/// `[native]`: what clients of the native API are asked for; changed live by `PUT /v1/registry/settings`.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct NativeSection {
+    /// How often a client shows on its gRPC stream that it lives, in milliseconds (default 5000).
+    pub heartbeat_interval_ms: Option<u32>,
+    /// How many services a client keeps watching after their last use (default 128).
+    pub cache_services: Option<u32>,
+    /// How often a client fetches each watched service in full, in milliseconds (default 60000).
+    pub refresh_interval_ms: Option<u32>,
+}
+
+/// `[dns]`.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct DnsSection {
+    /// What all names end in (default `causeway.`).
+    pub zone: Option<String>,
+    /// How long resolvers may keep an answer, in seconds, 0 to 5 (default 1).
+    pub ttl_s: Option<u32>,
+}
+
 /// A legacy ensemble.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZookeeperServers {
@@ -227,6 +263,14 @@ pub struct Config {
     pub etcd_tls: Ports,
     /// Admin and native API port.
     pub admin_listen: SocketAddr,
+    /// Native gRPC port.
+    pub native_grpc_listen: Option<SocketAddr>,
+    /// DNS port.
+    pub dns_listen: Option<SocketAddr>,
+    /// Its zone.
+    pub dns: DnsConfig,
+    /// What clients of the native API are asked for at first.
+    pub native: ClientSettings,
     /// Legacy ensemble.
     pub legacy_zookeeper: Option<ZookeeperServers>,
     /// Legacy etcd endpoints (URLs).
@@ -351,12 +395,38 @@ impl Config {
                     "127.0.0.1:2281",
                 )
             });
+        let native_grpc_listen = flags
+            .native_grpc_listen
+            .as_ref()
+            .or(file.native_grpc_listen.as_ref())
+            .map(|_| {
+                listen(
+                    "native-grpc-listen",
+                    &flags.native_grpc_listen,
+                    &file.native_grpc_listen,
+                    "127.0.0.1:8501",
+                )
+            });
+        let dns_listen = flags
+            .dns_listen
+            .as_ref()
+            .or(file.dns_listen.as_ref())
+            .map(|_| {
+                listen(
+                    "dns-listen",
+                    &flags.dns_listen,
+                    &file.dns_listen,
+                    "127.0.0.1:8600",
+                )
+            });
         let mut listeners = vec![
             ("zookeeper", zookeeper_listen),
             ("etcd", etcd_listen),
             ("admin", admin_listen),
         ];
         listeners.extend(zookeeper_secure_listen.map(|at| ("zookeeper-secure", at)));
+        listeners.extend(native_grpc_listen.map(|at| ("native-grpc", at)));
+        listeners.extend(dns_listen.map(|at| ("dns", at)));
         for (i, (a, at)) in listeners.iter().enumerate() {
             for (b, other) in &listeners[i + 1..] {
                 if at == other && at.port() != 0 {
@@ -611,6 +681,30 @@ impl Config {
             &mut errors,
         );
 
+        let usual = ClientSettings::default();
+        let asked = &file.native;
+        let native = ClientSettings {
+            heartbeat_interval_ms: asked
+                .heartbeat_interval_ms
+                .unwrap_or(usual.heartbeat_interval_ms),
+            cache_services: asked.cache_services.unwrap_or(usual.cache_services),
+            refresh_interval_ms: asked
+                .refresh_interval_ms
+                .unwrap_or(usual.refresh_interval_ms),
+        };
+        errors.extend(
+            native
+                .faults()
+                .iter()
+                .map(|fault| format!("native.{fault}")),
+        );
+        let usual = DnsConfig::default();
+        let dns = DnsConfig {
+            zone: file.dns.zone.unwrap_or(usual.zone),
+            ttl_s: file.dns.ttl_s.unwrap_or(usual.ttl_s),
+        };
+        errors.extend(dns.fault().map(|fault| format!("dns.{fault}")));
+
         let layouts = LayoutSet::load(&file.layout, &file.pass, file.layouts.as_deref())
             .unwrap_or_else(|all| {
                 errors.extend(all.iter().map(ToString::to_string));
@@ -632,6 +726,10 @@ impl Config {
             etcd_listen,
             etcd_tls,
             admin_listen,
+            native_grpc_listen,
+            native,
+            dns_listen,
+            dns,
             legacy_zookeeper,
             legacy_etcd,
             data_dir,
@@ -895,6 +993,24 @@ mod tests {
         for bad in ["", "a:1", "ftp://a:1", "http://a", "http://:1"] {
             assert!(etcd_urls(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn native_ports_are_off_unless_asked_for() {
+        let config = load("", |_| {}).expect("valid");
+        assert_eq!((config.native_grpc_listen, config.dns_listen), (None, None));
+        assert_eq!(config.native, ClientSettings::default());
+        let asked = "native_grpc_listen = '127.0.0.1:1'\n[native]\ncache_services = 7";
+        let config = load(asked, |_| {}).expect("valid");
+        assert_eq!(config.native_grpc_listen.map(|at| at.port()), Some(1));
+        assert_eq!(config.native.cache_services, 7);
+        let wrong = "native_grpc_listen = 'x'\ndns_listen = '127.0.0.1:8500'\n\
+            [native]\nheartbeat_interval_ms = 1\n[dns]\nttl_s = 6";
+        let errors = load(wrong, |_| {}).expect_err("bad").to_string();
+        assert!(errors.contains("native-grpc-listen"), "{errors}");
+        assert!(errors.contains("native.heartbeat_interval_ms"), "{errors}");
+        assert!(errors.contains("admin-listen and dns-listen"), "{errors}");
+        assert!(errors.contains("dns.ttl"), "{errors}");
     }
 
     #[test]

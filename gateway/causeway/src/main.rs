@@ -80,7 +80,8 @@ fn serve(flags: &config::Flags) -> anyhow::Result<ExitCode> {
 
 fn init_logs(json: bool) {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("CAUSEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("CAUSEWAY_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("info,hickory_server=warn"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -7,10 +7,23 @@ use causeway_registry::{
     CatchUp, Delta, LeaseId, LeaseInfo, LeaseState, Record, RecordBody, RecordKey, Renewed,
     Revision, ServiceInfo, Stamp, Summary,
 };
-use causeway_registry_node::{AccessError, RegistryAccess};
+use causeway_registry_node::dns::DnsConfigError;
+use causeway_registry_node::{AccessError, Dns, Limits, NativeApi, RegistryAccess};
 use tokio::sync::broadcast;
 
 use crate::gateway::Gateway;
+
+/// The native API over the gateway's records, for all of its ports.
+pub fn api(gateway: &Arc<Gateway>) -> Arc<NativeApi> {
+    let access = Arc::new(Native::new(gateway.clone()));
+    NativeApi::new(access, Limits::default(), gateway.config.native)
+}
+
+/// The DNS port over the gateway's records.
+pub fn dns(gateway: &Arc<Gateway>) -> Result<Dns, DnsConfigError> {
+    let access = Arc::new(Native::new(gateway.clone()));
+    Dns::new(access, &gateway.config.dns)
+}
 
 /// Gives the native API and the registry's adapter access to the gateway's records.
 #[derive(Debug)]
@@ -55,10 +68,7 @@ impl RegistryAccess for Native {
 
     fn close_lease(&self, id: LeaseId) -> Result<Vec<Record>, AccessError> {
         self.durable()?;
-        let records = self
-            .gateway
-            .with(|core| core.node().by_lease(id).cloned().collect())
-            .0;
+        let records = self.by_lease(id);
         self.gateway.apply(Command::CloseLease(id));
         Ok(records)
     }
@@ -132,6 +142,12 @@ impl RegistryAccess for Native {
                     .cloned()
                     .collect()
             })
+            .0
+    }
+
+    fn by_lease(&self, id: LeaseId) -> Vec<Record> {
+        self.gateway
+            .with(|core| core.node().by_lease(id).cloned().collect())
             .0
     }
 

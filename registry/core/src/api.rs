@@ -97,6 +97,9 @@ pub struct ServiceList {
     pub revision: String,
     /// The registrations, by instance.
     pub instances: Vec<Instance>,
+    /// The member has not caught up with the others: instances may be missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warming: bool,
 }
 
 /// What changed in a service: the data of a `delta` event.
@@ -201,6 +204,60 @@ pub struct SummaryReply {
     pub revision: String,
     /// Equal on members that hold the same records.
     pub digest: String,
+    /// The member has not caught up with the others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warming: bool,
+}
+
+/// What a member asks of its clients. Pushed on gRPC streams whenever it changes; clients of the HTTP API ask
+/// for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientSettings {
+    /// How often a client shows on its stream that it lives, in milliseconds.
+    pub heartbeat_interval_ms: u32,
+    /// How many services a client keeps watching after their last use.
+    pub cache_services: u32,
+    /// How often a client fetches each watched service in full, in milliseconds.
+    pub refresh_interval_ms: u32,
+}
+
+impl Default for ClientSettings {
+    /// A heartbeat every 5 s, 128 services, a refresh every minute.
+    fn default() -> Self {
+        ClientSettings {
+            heartbeat_interval_ms: 5_000,
+            cache_services: 128,
+            refresh_interval_ms: 60_000,
+        }
+    }
+}
+
+impl ClientSettings {
+    /// Each setting that no client could work with, a line each: a heartbeat outside of 100 ms to 10 min, no
+    /// service kept or more than 1,000,000, a refresh below 1 s or above a day.
+    pub fn faults(&self) -> Vec<String> {
+        let bounds = [
+            (
+                "heartbeat_interval_ms",
+                self.heartbeat_interval_ms,
+                100,
+                600_000,
+            ),
+            ("cache_services", self.cache_services, 1, 1_000_000),
+            (
+                "refresh_interval_ms",
+                self.refresh_interval_ms,
+                1_000,
+                86_400_000,
+            ),
+        ];
+        bounds
+            .into_iter()
+            .filter(|(_, value, min, max)| !(min..=max).contains(&value))
+            .map(|(name, value, min, max)| format!("{name}: {min} to {max}, not {value}"))
+            .collect()
+    }
 }
 
 impl From<&Summary> for SummaryReply {
@@ -222,6 +279,7 @@ impl From<&Summary> for SummaryReply {
             }
             .to_string(),
             digest: format!("{xor:016x}{sum:016x}-{count}"),
+            warming: false,
         }
     }
 }

@@ -63,6 +63,13 @@ pub trait RegistryAccess: Send + Sync + 'static {
     fn by_service(&self, namespace: &str, service: &str) -> Vec<Record>;
     /// The records beside the instances of a service.
     fn companions(&self, namespace: &str, service: &str) -> Vec<Record>;
+    /// The records that a lease owns.
+    fn by_lease(&self, id: LeaseId) -> Vec<Record>;
+    /// True until the member has caught up with the others: what it shows may lack instances, and an empty
+    /// list means nothing.
+    fn warming(&self) -> bool {
+        false
+    }
     /// All services that have records.
     fn services(&self) -> Vec<ServiceInfo>;
     /// What a subscriber of a service lacks who saw it at `since`.

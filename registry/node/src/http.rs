@@ -9,6 +9,11 @@
 //! | `GET /v1/registry/services/{service}/watch` | server-sent events: `full` first, then `delta` (`changed`, `removed`), or `full` again where a delta will not do. The event id is the revision; `Last-Event-ID` or `?revision=` resumes. A comment line every 10 s shows that the stream lives |
 //! | `GET /v1/registry/services` | all services in numbers; `?namespace=` chooses one namespace |
 //! | `GET /v1/registry/summary` | this member in numbers, at constant cost |
+//! | `GET /v1/registry/settings` | what clients are asked for: `heartbeat_interval_ms`, `cache_services`, `refresh_interval_ms` |
+//! | `PUT /v1/registry/settings` | changes it, until this member starts anew; clients on gRPC streams are told at once |
+//!
+//! While the member has not caught up with the others, lists and the summary say `"warming": true`, and no empty
+//! list is pushed.
 //!
 //! Every call on a service takes `?namespace=`, by default `default`.
 //!
@@ -27,82 +32,34 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use causeway_registry::api::{
-    ErrorDetail, ErrorReply, Instance, RegisterRequest, Registered, ServiceList, ServiceReply,
-    ServicesReply, SummaryReply, native_key,
+    ClientSettings, ErrorDetail, ErrorReply, Instance, RegisterRequest, Registered, ServiceList,
+    ServiceReply, ServicesReply, SummaryReply,
 };
-use causeway_registry::{
-    CatchUp, LeaseId, LeaseKind, LeaseState, RecordBody, RecordKey, Revision, ServiceName, Stamp,
-};
+use causeway_registry::{Revision, ServiceName};
 use futures::stream;
-use parking_lot::Mutex;
-use rand::Rng;
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
-use crate::access::{AccessError, RegistryAccess};
-use crate::hub::{Hub, Seat};
-
-/// Bounds on what a client may ask for.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Bytes of a request's body.
-    pub body_bytes: usize,
-    /// Bytes of a namespace, service or instance name.
-    pub name_bytes: usize,
-    /// Endpoints of an instance.
-    pub endpoints: usize,
-    /// Attributes of an instance.
-    pub attributes: usize,
-    /// The shortest time to live, in milliseconds.
-    pub min_ttl_ms: u64,
-    /// The longest.
-    pub max_ttl_ms: u64,
-    /// The one taken when none is given.
-    pub default_ttl_ms: u64,
-    /// The longest `wait_ms`.
-    pub max_wait_ms: u64,
-    /// Open watches and waiting queries.
-    pub watches: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            body_bytes: 64 * 1024,
-            name_bytes: 512,
-            endpoints: 16,
-            attributes: 128,
-            min_ttl_ms: 1_000,
-            max_ttl_ms: 24 * 3_600_000,
-            default_ttl_ms: 15_000,
-            max_wait_ms: 60_000,
-            watches: 20_000,
-        }
-    }
-}
+use crate::access::RegistryAccess;
+use crate::hub::{Seat, Subscriber};
+use crate::operations::{Answer, Failure, Kind, Limits, NativeApi, Place, Wanted};
 
 /// How often a silent stream shows that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// How long a watcher waits for more changes before it is sent the first.
-const DEBOUNCE_MIN: Duration = Duration::from_millis(10);
-/// The same while changes do not stop.
-const DEBOUNCE_MAX: Duration = Duration::from_millis(500);
 
-/// The API over a registry, with the default limits.
+/// The API over a registry, with the default limits and settings.
 pub fn router(access: Arc<dyn RegistryAccess>) -> Router {
     router_with(access, Limits::default())
 }
 
-/// The API over a registry.
+/// The API over a registry, with the default settings.
 pub fn router_with(access: Arc<dyn RegistryAccess>, limits: Limits) -> Router {
-    let api = Arc::new(Api {
-        hub: Hub::new(access.clone()),
-        access,
-        limits,
-        watches: Arc::new(Semaphore::new(limits.watches.min(Semaphore::MAX_PERMITS))),
-        registering: Mutex::new(()),
-    });
+    router_of(NativeApi::new(access, limits, ClientSettings::default()))
+}
+
+/// The API over HTTP.
+pub fn router_of(api: Arc<NativeApi>) -> Router {
     let instance = "/v1/registry/services/{service}/instances/{id}";
     Router::new()
         .route("/v1/registry/services", get(list_services))
@@ -111,80 +68,33 @@ pub fn router_with(access: Arc<dyn RegistryAccess>, limits: Limits) -> Router {
         .route(instance, put(register).post(register).delete(deregister))
         .route(&format!("{instance}/heartbeat"), post(heartbeat))
         .route("/v1/registry/summary", get(summary))
-        .layer(DefaultBodyLimit::max(limits.body_bytes))
+        .route("/v1/registry/settings", get(settings).put(set_settings))
+        .layer(DefaultBodyLimit::max(api.limits.body_bytes))
         .with_state(api)
 }
 
-struct Api {
-    access: Arc<dyn RegistryAccess>,
-    hub: Arc<Hub>,
-    limits: Limits,
-    watches: Arc<Semaphore>,
-    /// Held from the look at a registration's lease to its write, so that two calls for one instance
-    /// do not each open a lease.
-    registering: Mutex<()>,
-}
-
-/// A failure as the client sees it.
-#[derive(Debug)]
-struct Failure {
-    status: StatusCode,
-    code: &'static str,
-    message: String,
-}
-
-type Answer<T> = Result<T, Failure>;
-
-impl Failure {
-    fn bad(message: impl Into<String>) -> Self {
-        Failure {
-            status: StatusCode::BAD_REQUEST,
-            code: "bad_request",
-            message: message.into(),
-        }
-    }
-
-    fn unknown(at: &Place) -> Self {
-        let message = format!(
-            "no instance {} of {} in namespace {}",
-            at.instance, at.service, at.namespace
-        );
-        Failure {
-            status: StatusCode::NOT_FOUND,
-            code: "unknown_instance",
-            message,
-        }
-    }
-}
-
-impl From<AccessError> for Failure {
-    fn from(error: AccessError) -> Self {
-        let (status, code) = match &error {
-            // This API opens a lease just before it registers; whatever ended it between may be
-            // over at the next try.
-            AccessError::UnknownLease(_) | AccessError::Unavailable(_) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
-            }
-            AccessError::Refused(_) => (StatusCode::CONFLICT, "refused"),
-        };
-        Failure {
-            status,
-            code,
-            message: error.to_string(),
+impl Kind {
+    fn status(self) -> (StatusCode, &'static str) {
+        match self {
+            Kind::Bad => (StatusCode::BAD_REQUEST, "bad_request"),
+            Kind::UnknownInstance => (StatusCode::NOT_FOUND, "unknown_instance"),
+            Kind::Refused => (StatusCode::CONFLICT, "refused"),
+            Kind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+            // Watches are all that this API counts.
+            Kind::TooMany => (StatusCode::SERVICE_UNAVAILABLE, "too_many_watches"),
+            Kind::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         }
     }
 }
 
 impl From<BytesRejection> for Failure {
     fn from(rejection: BytesRejection) -> Self {
-        let status = rejection.status();
-        let code = match status {
-            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
-            _ => "bad_request",
+        let kind = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Kind::TooLarge,
+            _ => Kind::Bad,
         };
         Failure {
-            status,
-            code,
+            kind,
             message: rejection.body_text(),
         }
     }
@@ -204,11 +114,12 @@ impl From<QueryRejection> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
+        let (status, code) = self.kind.status();
         let error = ErrorDetail {
-            code: self.code.into(),
+            code: code.into(),
             message: self.message,
         };
-        (self.status, Json(ErrorReply { error })).into_response()
+        (status, Json(ErrorReply { error })).into_response()
     }
 }
 
@@ -219,175 +130,52 @@ struct Params {
     wait_ms: Option<u64>,
 }
 
-/// The names a call is about, checked.
-struct Place {
-    namespace: String,
-    service: String,
-    instance: String,
-}
-
-impl Place {
-    fn key(&self) -> RecordKey {
-        native_key(&self.namespace, &self.service, &self.instance)
-    }
-}
-
 type Parts<T> = Result<Path<T>, PathRejection>;
 type Asked = Result<Query<Params>, QueryRejection>;
 
-impl Api {
-    fn place(&self, parts: Parts<(String, String)>, params: &Params) -> Answer<Place> {
-        let Path((service, instance)) = parts?;
-        let instance = self.name("instance", instance)?;
-        let ServiceName { namespace, service } = self.service(service, params)?;
-        Ok(Place {
-            namespace,
-            service,
-            instance,
-        })
-    }
+fn place(api: &NativeApi, parts: Parts<(String, String)>, asked: Asked) -> Answer<Place> {
+    let (Path((service, instance)), Query(params)) = (parts?, asked?);
+    api.place(params.namespace, service, instance)
+}
 
-    fn service(&self, service: String, params: &Params) -> Answer<ServiceName> {
-        let namespace = params.namespace.clone().unwrap_or_else(|| "default".into());
-        Ok(ServiceName {
-            namespace: self.name("namespace", namespace)?,
-            service: self.name("service", service)?,
-        })
-    }
-
-    fn name(&self, what: &str, name: String) -> Answer<String> {
-        let limit = self.limits.name_bytes;
-        if name.is_empty() || name.len() > limit {
-            let length = name.len();
-            return Err(Failure::bad(format!(
-                "{what}: 1 to {limit} bytes, not {length}"
-            )));
-        }
-        if name.chars().any(char::is_control) {
-            return Err(Failure::bad(format!("{what}: no control characters")));
-        }
-        Ok(name)
-    }
-
-    fn request(&self, body: &[u8]) -> Answer<RegisterRequest> {
-        let request: RegisterRequest = match body {
-            [] => RegisterRequest::default(),
-            body => serde_json::from_slice(body)
-                .map_err(|error| Failure::bad(format!("body: {error}")))?,
-        };
-        let limits = &self.limits;
-        let ttl = request.ttl_ms.unwrap_or(limits.default_ttl_ms);
-        if !(limits.min_ttl_ms..=limits.max_ttl_ms).contains(&ttl) {
-            let (min, max) = (limits.min_ttl_ms, limits.max_ttl_ms);
-            return Err(Failure::bad(format!("ttl_ms: {min} to {max}, not {ttl}")));
-        }
-        for (what, have, limit) in [
-            ("endpoints", request.endpoints.len(), limits.endpoints),
-            ("attributes", request.attributes.len(), limits.attributes),
-        ] {
-            if have > limit {
-                return Err(Failure::bad(format!("{what}: at most {limit}, not {have}")));
-            }
-        }
-        if request
-            .endpoints
-            .iter()
-            .any(|endpoint| endpoint.host.is_empty())
-        {
-            return Err(Failure::bad("endpoints: host is empty"));
-        }
-        Ok(RegisterRequest {
-            ttl_ms: Some(ttl),
-            ..request
-        })
-    }
-
-    fn permit(&self) -> Answer<OwnedSemaphorePermit> {
-        self.watches
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| Failure {
-                status: StatusCode::SERVICE_UNAVAILABLE,
-                code: "too_many_watches",
-                message: format!("at most {} watches are open at once", self.limits.watches),
-            })
-    }
-
-    /// The lease that a registration has, if this API made it and it can be renewed.
-    fn lease_of(&self, key: &RecordKey) -> Option<LeaseId> {
-        let lease = self.access.get(key)?.lease?;
-        let open = self.access.lease(lease)?.state != LeaseState::Over;
-        (lease.kind == LeaseKind::Native && open).then_some(lease)
-    }
-
-    fn unused_lease(&self) -> LeaseId {
-        loop {
-            let lease = LeaseId::native(rand::rng().random_range(1..=i64::MAX));
-            if self.access.lease(lease).is_none() {
-                return lease;
-            }
+fn read<T: Default + serde::de::DeserializeOwned>(body: &[u8]) -> Answer<T> {
+    match body {
+        [] => Ok(T::default()),
+        body => {
+            serde_json::from_slice(body).map_err(|error| Failure::bad(format!("body: {error}")))
         }
     }
+}
 
-    fn list(&self, name: &ServiceName) -> ServiceList {
-        let (revision, records) = match self.access.catch_up(&name.namespace, &name.service, None) {
-            CatchUp::Full { revision, records } => (revision, records),
-            // Whoever has seen nothing is given everything.
-            CatchUp::Current { revision } | CatchUp::Delta { revision, .. } => (
-                revision,
-                self.access.by_service(&name.namespace, &name.service),
-            ),
-        };
-        ServiceList {
-            namespace: name.namespace.clone(),
-            service: name.service.clone(),
-            revision: revision.to_string(),
-            instances: records.iter().map(Instance::from).collect(),
-        }
+fn list(api: &NativeApi, name: &ServiceName) -> ServiceList {
+    let (revision, records, warming) = api.list(name);
+    ServiceList {
+        namespace: name.namespace.clone(),
+        service: name.service.clone(),
+        revision: revision.to_string(),
+        instances: records.iter().map(Instance::from).collect(),
+        warming,
     }
 }
 
 async fn register(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<NativeApi>>,
     parts: Parts<(String, String)>,
     asked: Asked,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<Response> {
-    let at = api.place(parts, &asked?.0)?;
-    let request = api.request(&body?)?;
-    if let Some(claim) = &request.claim {
-        let stamp: Stamp = claim
-            .parse()
-            .map_err(|e| Failure::bad(format!("claim: {e}")))?;
-        if !api.access.observe_clock(stamp.hlc) {
-            return Err(Failure::bad(
-                "claim: more than an hour ahead of this member's clock",
-            ));
-        }
-    }
-    let ttl_ms = request.ttl_ms.unwrap_or(api.limits.default_ttl_ms);
-    let key = at.key();
-    let body = RecordBody {
-        namespace: at.namespace.clone(),
-        service: at.service.clone(),
-        instance: at.instance.clone(),
+    let at = place(&api, parts, asked)?;
+    let request: RegisterRequest = read(&body?)?;
+    let ttl_ms = api.ttl(request.ttl_ms)?;
+    let claim = request.claim.map(|claim| claim.parse()).transpose();
+    let wanted = Wanted {
+        place: at.clone(),
         endpoints: request.endpoints,
         attributes: request.attributes,
-        ..RecordBody::default()
+        claim: claim.map_err(|e| Failure::bad(format!("claim: {e}")))?,
     };
-    let (stamp, created) = {
-        let _one_at_a_time = api.registering.lock();
-        let created = api.access.get(&key).is_none();
-        let lease = api.lease_of(&key).unwrap_or_else(|| api.unused_lease());
-        if api
-            .access
-            .lease(lease)
-            .is_none_or(|lease| lease.ttl_ms != ttl_ms)
-        {
-            api.access.open_lease(lease, ttl_ms)?;
-        }
-        (api.access.register(key, body, Some(lease))?, created)
-    };
+    api.check(&wanted)?;
+    let (stamp, created) = api.register(wanted, ttl_ms)?;
     let reply = Registered {
         namespace: at.namespace,
         service: at.service,
@@ -405,59 +193,41 @@ async fn register(
 }
 
 async fn heartbeat(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<NativeApi>>,
     parts: Parts<(String, String)>,
     asked: Asked,
 ) -> Answer<Json<Registered>> {
-    let at = api.place(parts, &asked?.0)?;
-    let key = at.key();
-    let renewed = api
-        .lease_of(&key)
-        .filter(|lease| api.access.renew(*lease).known);
-    let lease = renewed.and_then(|lease| api.access.lease(lease));
-    let (Some(lease), Some(record)) = (lease, api.access.get(&key)) else {
-        return Err(Failure::unknown(&at));
-    };
+    let at = place(&api, parts, asked)?;
+    let (stamp, ttl_ms) = api.heartbeat(&at)?;
     Ok(Json(Registered {
         namespace: at.namespace,
         service: at.service,
         instance: at.instance,
-        ttl_ms: lease.ttl_ms,
-        stamp: record.stamp.to_string(),
+        ttl_ms,
+        stamp: stamp.to_string(),
         created: false,
     }))
 }
 
 async fn deregister(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<NativeApi>>,
     parts: Parts<(String, String)>,
     asked: Asked,
 ) -> Answer<StatusCode> {
-    let at = api.place(parts, &asked?.0)?;
-    let _one_at_a_time = api.registering.lock();
-    let Some(record) = api.access.deregister(&at.key())? else {
-        return Err(Failure::unknown(&at));
-    };
-    if let Some(lease) = record.lease
-        && api
-            .access
-            .lease(lease)
-            .is_some_and(|lease| lease.records == 0)
-    {
-        api.access.close_lease(lease)?;
-    }
+    let at = place(&api, parts, asked)?;
+    api.deregister(&at)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn discover(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<NativeApi>>,
     parts: Parts<String>,
     asked: Asked,
 ) -> Answer<Json<ServiceList>> {
     let (Path(service), Query(params)) = (parts?, asked?);
-    let name = api.service(service, &params)?;
+    let name = api.service(params.namespace, service)?;
     let Some(wait_ms) = params.wait_ms else {
-        return Ok(Json(api.list(&name)));
+        return Ok(Json(list(&api, &name)));
     };
     let max = api.limits.max_wait_ms;
     if wait_ms > max {
@@ -468,27 +238,27 @@ async fn discover(
     let Some(since) = revision(params.revision.as_deref())? else {
         return Err(Failure::bad("wait_ms: needs the revision to wait from"));
     };
-    let _permit = api.permit()?;
+    let _permit = api.watch_permit()?;
     let until = Instant::now() + Duration::from_millis(wait_ms);
-    let mut seat = api.hub.sit(name.clone(), Some(since)).await;
-    while seat.next_frame().is_none() {
-        match tokio::time::timeout_at(until, seat.changed()).await {
+    let mut watcher = Watcher::sit(&api, name.clone(), Some(since));
+    while watcher.seat.next_frame().is_none() {
+        match tokio::time::timeout_at(until, watcher.changed()).await {
             Ok(true) => {}
             // Time is up, or the registry ends: the answer is what is there.
             Ok(false) | Err(_) => break,
         }
     }
-    Ok(Json(api.list(&name)))
+    Ok(Json(list(&api, &name)))
 }
 
 async fn watch(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<NativeApi>>,
     parts: Parts<String>,
     asked: Asked,
     headers: HeaderMap,
 ) -> Answer<Response> {
     let (Path(service), Query(params)) = (parts?, asked?);
-    let name = api.service(service, &params)?;
+    let name = api.service(params.namespace, service)?;
     // What the stream itself gave out last is newer than what the URL was made with.
     let last = match headers.get("last-event-id").map(HeaderValue::to_str) {
         Some(Ok(last)) => Some(last),
@@ -496,15 +266,13 @@ async fn watch(
         None => params.revision.as_deref(),
     };
     let since = revision(last)?;
-    let permit = api.permit()?;
-    let watcher = Watcher {
-        seat: api.hub.sit(name, since).await,
-        last_frame: None,
-        debounce: DEBOUNCE_MIN,
+    let permit = api.watch_permit()?;
+    let stream = EventStream {
+        watcher: Watcher::sit(&api, name, since),
         greeted: false,
         _permit: permit,
     };
-    let events = stream::unfold(watcher, |watcher| watcher.next());
+    let events = stream::unfold(stream, |stream| stream.next());
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -525,50 +293,78 @@ fn revision(text: Option<&str>) -> Answer<Option<Revision>> {
     }
 }
 
+/// Waits for one service.
+pub(crate) struct Watcher {
+    pub(crate) seat: Seat,
+    bell: Arc<Bell>,
+    api: Arc<NativeApi>,
+}
+
+#[derive(Default)]
+struct Bell(Notify);
+
+impl Subscriber for Bell {
+    fn ring(&self, _seat: u32) {
+        self.0.notify_one();
+    }
+}
+
+impl Watcher {
+    pub(crate) fn sit(api: &Arc<NativeApi>, name: ServiceName, since: Option<Revision>) -> Self {
+        let bell = Arc::new(Bell::default());
+        let whose: Arc<dyn Subscriber> = bell.clone();
+        Watcher {
+            seat: api.hub.sit(name, since, Arc::downgrade(&whose), 0),
+            bell,
+            api: api.clone(),
+        }
+    }
+
+    /// Waits until the service may have changed since the last frame. False when the registry tells of
+    /// no more changes.
+    pub(crate) async fn changed(&self) -> bool {
+        if !self.api.hub.ended() {
+            self.bell.0.notified().await;
+        }
+        !self.api.hub.ended()
+    }
+}
+
 /// A watch stream. It makes its next event only when the connection has taken the last.
-struct Watcher {
-    seat: Seat,
-    last_frame: Option<Instant>,
-    debounce: Duration,
+struct EventStream {
+    watcher: Watcher,
     greeted: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Watcher {
+impl EventStream {
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         if !self.greeted {
             self.greeted = true;
-            let bytes = match self.seat.next_frame() {
-                Some(frame) => frame.bytes,
+            let bytes = match self.watcher.seat.next_frame() {
+                Some(frame) => frame.event(),
                 // Resumed, with nothing missed: headers alone may stay in a buffer.
                 None => Bytes::from_static(b":\n\n"),
             };
             return Some((Ok(bytes), self));
         }
         loop {
-            match tokio::time::timeout(KEEP_ALIVE, self.seat.changed()).await {
+            match tokio::time::timeout(KEEP_ALIVE, self.watcher.changed()).await {
                 Err(_) => return Some((Ok(Bytes::from_static(b":\n\n")), self)),
                 Ok(false) => return None,
                 Ok(true) => {}
             }
-            let busy = self
-                .last_frame
-                .is_some_and(|last| last.elapsed() < 2 * self.debounce);
-            self.debounce = if busy {
-                (2 * self.debounce).min(DEBOUNCE_MAX)
-            } else {
-                DEBOUNCE_MIN
-            };
-            tokio::time::sleep(self.debounce).await;
-            if let Some(frame) = self.seat.next_frame() {
-                self.last_frame = Some(Instant::now());
-                return Some((Ok(frame.bytes), self));
+            if let Some(frame) = self.watcher.seat.next_frame() {
+                return Some((Ok(frame.event()), self));
             }
         }
     }
 }
 
-async fn list_services(State(api): State<Arc<Api>>, asked: Asked) -> Answer<Json<ServicesReply>> {
+async fn list_services(
+    State(api): State<Arc<NativeApi>>,
+    asked: Asked,
+) -> Answer<Json<ServicesReply>> {
     let Query(params) = asked?;
     let services = api.access.services();
     let wanted = |name: &ServiceName| {
@@ -585,8 +381,26 @@ async fn list_services(State(api): State<Arc<Api>>, asked: Asked) -> Answer<Json
     Ok(Json(ServicesReply { services }))
 }
 
-async fn summary(State(api): State<Arc<Api>>) -> Json<SummaryReply> {
-    Json(SummaryReply::from(&api.access.summary()))
+async fn summary(State(api): State<Arc<NativeApi>>) -> Json<SummaryReply> {
+    Json(SummaryReply {
+        warming: api.access.warming(),
+        ..SummaryReply::from(&api.access.summary())
+    })
+}
+
+async fn settings(State(api): State<Arc<NativeApi>>) -> Json<ClientSettings> {
+    Json(api.settings())
+}
+
+async fn set_settings(
+    State(api): State<Arc<NativeApi>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<Json<ClientSettings>> {
+    let settings =
+        serde_json::from_slice(&body?).map_err(|error| Failure::bad(format!("body: {error}")))?;
+    api.set_settings(settings)
+        .map_err(|faults| Failure::bad(faults.join("; ")))?;
+    Ok(Json(settings))
 }
 
 #[cfg(test)]

@@ -181,6 +181,10 @@ impl RegistryAccess for Registry {
         self.read(|node| node.companions(namespace, service).cloned().collect())
     }
 
+    fn by_lease(&self, id: LeaseId) -> Vec<Record> {
+        self.read(|node| node.by_lease(id).cloned().collect())
+    }
+
     fn services(&self) -> Vec<ServiceInfo> {
         self.read(|node| node.services().collect())
     }

@@ -30,6 +30,7 @@ fn list(range: std::ops::Range<usize>) -> ServiceList {
         service: "cart".into(),
         revision: "1.1".into(),
         instances: names(range).iter().map(|name| instance(name)).collect(),
+        warming: false,
     }
 }
 
@@ -249,6 +250,7 @@ fn an_instance_is_there_while_one_of_its_registrations_is() {
     view.apply_full(
         ServiceList {
             instances: vec![twin.clone()],
+            warming: false,
             ..list(0..0)
         },
         1,

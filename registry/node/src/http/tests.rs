@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use causeway_registry::NodeConfig;
-use causeway_registry::api::ServiceDelta;
+use causeway_registry::api::{ServiceDelta, native_key};
+use causeway_registry::{LeaseId, NodeConfig, RecordBody, Stamp};
 use futures::StreamExt;
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::hub::Hub;
 use crate::standalone::Registry;
 
 const CART: &str = "/v1/registry/services/cart";
@@ -549,9 +550,10 @@ async fn watches_are_bounded_and_leave_nothing_behind() {
     let registry = Registry::start(NodeConfig::new(1, 1));
     let hub = Hub::new(registry.clone());
     let name = ServiceName::new("default", "cart");
+    let bell: Arc<dyn Subscriber> = Arc::new(Bell::default());
     for _ in 0..1_000 {
-        let first = hub.sit(name.clone(), None).await;
-        let second = hub.sit(name.clone(), None).await;
+        let sit = || hub.sit(name.clone(), None, Arc::downgrade(&bell), 0);
+        let (first, second) = (sit(), sit());
         drop(first);
         assert_eq!(hub.watched(), 1);
         drop(second);
