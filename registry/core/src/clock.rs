@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 /// it the value is treated as garbage: adopting it could push this member's clock to its end.
 pub const MAX_AHEAD_MS: u64 = 3_600_000;
 
+/// How far ahead a value may be and still order one record, in milliseconds (ten years): a member's clock can be wrong by
+/// years, and what it gave out stands; what is beyond that was not given out by anybody.
+pub const MAX_CLAIM_AHEAD_MS: u64 = 10 * 366 * 24 * 3_600_000;
+
 /// The largest millisecond that 48 bits hold.
 const MAX_MS: u64 = (1 << 48) - 1;
 
@@ -58,6 +62,12 @@ impl Hlc {
         }
         self.last = self.last.max(heard);
         true
+    }
+
+    /// True when some member can have given out the value, be its clock right or not.
+    pub fn is_credible(&self, value: u64, now: u64) -> bool {
+        let here = (self.last >> 16).max(self.physical(now));
+        value >> 16 <= here.saturating_add(MAX_CLAIM_AHEAD_MS)
     }
 
     /// The wall clock as it goes on since its anchor, in milliseconds: without what was heard from others.

@@ -135,6 +135,9 @@ pub struct Node {
     judge_from: u64,
     /// Nothing is removed by expiry.
     protected: bool,
+    /// Verdicts remove whatever stands under the key by now.
+    #[cfg(feature = "weakened")]
+    unconditional_expiry: bool,
 }
 
 impl Node {
@@ -160,6 +163,8 @@ impl Node {
             last_timeout: None,
             judge_from: 0,
             protected: false,
+            #[cfg(feature = "weakened")]
+            unconditional_expiry: false,
             config,
         }
     }
@@ -180,8 +185,12 @@ impl Node {
         self.changes = 0;
         self.services.start_life();
         self.tombstones.rebase(now);
-        // Before the leases: it needs each record once, whatever its health.
-        self.renew_own_writes();
+        // Before the leases: it needs each record once, whatever its health. In a cluster, what the folder holds may have
+        // been removed elsewhere since: it keeps its place in the log of the earlier life, by which an exchange finds
+        // that out, until the replicator takes that life over.
+        if !self.config.cluster {
+            self.renew_own_writes(None);
+        }
         self.leases.rebase(now);
         for id in self.leases.ids() {
             if self.leases.is_open(id) {
@@ -276,20 +285,39 @@ impl Node {
         lease: Option<LeaseId>,
         now: u64,
     ) -> Result<Stamp, RegisterError> {
+        self.register_claimed(key, body, lease, 0, now)
+    }
+
+    /// The same for a client that was given `claim` as its highest clock value, by whichever member: the registration
+    /// stands at a later one afterwards, even where this member has not heard of the earlier one yet, or has a clock
+    /// that is far behind.
+    pub fn register_claimed(
+        &mut self,
+        key: RecordKey,
+        body: RecordBody,
+        lease: Option<LeaseId>,
+        claim: u64,
+        now: u64,
+    ) -> Result<Stamp, RegisterError> {
         self.require_open(lease)?;
+        self.observe_clock(claim, now);
+        let now = self.see(now);
         if let Some(lease) = lease {
             self.renew(lease, now);
         }
         match self.records.get(&key) {
             Some(record)
                 if record.lease == lease
-                    && record.dot.origin.member == self.config.member
+                    && record.dot.origin == self.origin
                     && record.health == Health::Live
                     && *record.body == body =>
             {
                 Ok(record.stamp)
             }
-            _ => self.overwrite(key, body, lease, now),
+            _ => {
+                let claim = self.credible(claim, now);
+                Ok(self.write(key, Arc::new(body), lease, claim, now))
+            }
         }
     }
 
@@ -307,19 +335,20 @@ impl Node {
         if let Some(lease) = lease {
             self.renew(lease, now);
         }
-        Ok(self.write(key, Arc::new(body), lease, now))
+        Ok(self.write(key, Arc::new(body), lease, 0, now))
     }
 
-    /// A client's write: a new stamp, and this member holds it from now on.
+    /// A client's write: a new stamp, above `claim`, and this member holds it from now on.
     fn write(
         &mut self,
         key: RecordKey,
         body: Arc<RecordBody>,
         lease: Option<LeaseId>,
+        claim: u64,
         now: u64,
     ) -> Stamp {
         let known = self.known_version(&key);
-        let hlc = self.clock.tick(now);
+        let hlc = self.clock.tick(now).max(claim.saturating_add(1));
         let stamp = self.after(hlc, known.unwrap_or_default().stamp);
         let version = Version {
             stamp,
@@ -413,6 +442,15 @@ impl Node {
     /// is over; what else it holds stays until it is judged in its turn.
     pub fn remove_all_expired(&mut self, judged: &[(RecordKey, Stamp)], now: u64) -> Vec<Record> {
         let now = self.see(now);
+        #[cfg(feature = "weakened")]
+        if self.unconditional_expiry && !self.protected {
+            let own = |key: &&RecordKey| {
+                let record = self.records.get(*key);
+                record.is_some_and(|record| record.dot.origin == self.origin)
+            };
+            let keys = judged.iter().map(|(key, _)| key);
+            return self.remove_whatever_is_there(keys.filter(own).cloned().collect(), now);
+        }
         let mut removed = Vec::new();
         for (key, observed) in judged {
             let Some(record) = self.records.get(key) else {
@@ -420,7 +458,7 @@ impl Node {
             };
             let late = matches!(record.health, Health::Expired | Health::Held);
             // Another member's record is that member's to judge.
-            let own = record.dot.origin.member == self.config.member;
+            let own = record.dot.origin == self.origin;
             if record.stamp != *observed || !late || !own || self.protected {
                 continue;
             }
@@ -434,6 +472,32 @@ impl Node {
             {
                 self.leases.end(lease);
             }
+        }
+        self.announce(ChangeKind::Expired, removed.clone());
+        removed
+    }
+
+    /// For simulations that show that their checks can fail: verdicts do not ask whether the record is still the one that
+    /// was judged, and win over whatever there is.
+    #[cfg(feature = "weakened")]
+    pub fn weaken_expiry(&mut self, unconditional: bool) {
+        self.unconditional_expiry = unconditional;
+    }
+
+    #[cfg(feature = "weakened")]
+    fn remove_whatever_is_there(&mut self, keys: Vec<RecordKey>, now: u64) -> Vec<Record> {
+        let mut removed = Vec::new();
+        for key in keys {
+            let Some(known) = self.records.get(&key).map(|record| record.stamp) else {
+                continue;
+            };
+            let hlc = self.clock.tick(now);
+            let version = Version {
+                stamp: self.after(hlc, known),
+                dead: true,
+                sub: 0,
+            };
+            removed.extend(self.bury(&key, version, false, now));
         }
         self.announce(ChangeKind::Expired, removed.clone());
         removed
@@ -460,22 +524,26 @@ impl Node {
     }
 
     /// The client of a lease came here from another member: the lease is opened here, and every record of it that another
-    /// member holds is written again under a new stamp, so that nothing which the former holder does to them counts any
+    /// member holds, or that is older than the claim, is written again under a new stamp, so that nothing which the former holder does to them counts any
     /// more. `claim` is the highest clock value that the client was given elsewhere (0: none). Returns how many records
     /// moved.
     pub fn adopt_lease(&mut self, id: LeaseId, ttl_ms: u64, claim: u64, now: u64) -> usize {
         self.observe_clock(claim, now);
         self.open_lease(id, ttl_ms, now);
         let now = self.see(now);
+        let claim = self.credible(claim, now);
         let elsewhere: Vec<(RecordKey, Arc<RecordBody>)> = self
             .by_lease(id)
-            .filter(|record| record.dot.origin.member != self.config.member)
+            .filter(|record| {
+                // What was written here before the client went elsewhere and came back is older than what it has there.
+                record.dot.origin != self.origin || record.stamp.hlc < claim
+            })
             .map(|record| (record.key.clone(), Arc::clone(&record.body)))
             .collect();
         let moved = elsewhere.len();
         for (key, body) in elsewhere {
             // The lease was opened above, so nothing refuses it.
-            self.write(key, body, Some(id), now);
+            self.write(key, body, Some(id), claim, now);
         }
         moved
     }
@@ -490,9 +558,7 @@ impl Node {
     /// there is no such record, nothing changes, or another member holds it. The next renewal of its lease makes it live again.
     pub fn set_health(&mut self, key: &RecordKey, health: Health) -> bool {
         match self.records.get(key) {
-            Some(record)
-                if record.health != health && record.dot.origin.member == self.config.member =>
-            {
+            Some(record) if record.health != health && record.dot.origin == self.origin => {
                 self.transition(&key.clone(), health)
             }
             _ => false,
@@ -734,6 +800,16 @@ impl Node {
         self.now
     }
 
+    /// The claim, or 0 when nobody can have given it out. It may be too far ahead for this member's clock: a client was
+    /// given it somewhere, and its records are ordered after it.
+    fn credible(&self, claim: u64, now: u64) -> u64 {
+        if self.clock.is_credible(claim, now) {
+            claim
+        } else {
+            0
+        }
+    }
+
     fn require_open(&self, lease: Option<LeaseId>) -> Result<(), RegisterError> {
         match lease {
             Some(lease) if !self.leases.is_open(lease) => Err(RegisterError::UnknownLease(lease)),
@@ -875,7 +951,7 @@ impl Node {
                     Health::Expired | Health::Held => false,
                 };
                 // What another member holds is that member's to mark.
-                later && record.dot.origin.member == self.config.member
+                later && record.dot.origin == self.origin
             });
             if falls {
                 self.transition(&key, health);
@@ -915,10 +991,12 @@ impl Node {
         }));
     }
 
-    /// Writes everything of this member's earlier lives again in the present one.
-    fn renew_own_writes(&mut self) {
+    /// Writes what this member wrote in one of its earlier lives, or in all of them, again in the present one.
+    fn renew_own_writes(&mut self, of: Option<Origin>) {
         let (member, present) = (self.origin.member, self.origin);
-        let own = |origin: Origin| origin.member == member && origin != present;
+        let own = |origin: Origin| {
+            origin.member == member && origin != present && of.is_none_or(|of| of == origin)
+        };
         let living: Vec<(RecordKey, Health)> = self
             .records
             .values()

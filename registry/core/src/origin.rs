@@ -139,7 +139,9 @@ impl OriginLogs {
     /// Forgets the entry of a collected tombstone. From now on whoever knows less of that origin
     /// than its floor cannot be brought up to date from the log alone.
     pub fn collect(&mut self, dot: Dot) {
-        if self.entries.remove(&dot).is_some() {
+        // What is above the position came with an exchange that is not complete: whoever brings the log up to there brings
+        // it again, or has a floor of its own.
+        if self.entries.remove(&dot).is_some() && self.vector.covers(dot) {
             self.floors.raise(dot.origin, dot.sequence);
         }
     }

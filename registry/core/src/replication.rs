@@ -494,6 +494,7 @@ impl Replicator {
 
     fn begin_life(&mut self, me: Origin) {
         self.me = me;
+        self.drop_exchange();
         for peer in self.peers.values_mut() {
             peer.acked = 0;
             peer.rewind();

@@ -43,7 +43,7 @@ impl Node {
     /// everything up to some position is here.
     ///
     /// Entries of lives that are past are ignored, and so are this life's own: only this process writes them. What an
-    /// earlier life of this member wrote is written again under the present one, and its lease begins anew here.
+    /// earlier life of this member wrote stays in that life's log until [`Node::inherit_life`].
     ///
     /// # Errors
     /// A position is taken by another key: two processes wrote under one id. Nothing was changed.
@@ -165,6 +165,7 @@ impl Node {
     /// whole list once.
     pub fn renew_incarnation(&mut self, at_least: u64, now: u64) -> Origin {
         let now = self.see(now);
+        let last = self.origin;
         let incarnation = at_least
             .max(self.origin.incarnation.saturating_add(1))
             .max(self.clock.physical(now));
@@ -172,7 +173,7 @@ impl Node {
         self.config.incarnation = incarnation;
         self.changes = 0;
         self.services.start_life();
-        self.renew_own_writes();
+        self.renew_own_writes(Some(last));
         self.origin
     }
 
@@ -300,6 +301,12 @@ impl Node {
         if known.is_some_and(|known| (version, entry.dot) <= known) {
             return;
         }
+        if self.outlives(&entry) {
+            // Judged where its holder could not be heard: the holder, which hears the owner, knows better.
+            self.reassert(&entry.key, entry.stamp.hlc, now);
+            merging.merged.taken += 1;
+            return;
+        }
         merging.merged.taken += 1;
         let key = entry.key.clone();
         let lease = entry.lease;
@@ -326,9 +333,7 @@ impl Node {
                     health,
                 };
                 self.put_merged(previous, record, merging);
-                if of_this_member {
-                    self.inherit_one(&key, lease, now);
-                } else if let Some((id, ttl_ms)) = lease {
+                if let Some((id, ttl_ms)) = lease {
                     if was_own {
                         self.leases.moved(id);
                     }
@@ -352,7 +357,7 @@ impl Node {
                     };
                     merging.changes.push(part(kind, previous));
                 }
-                let mut tombstone = Tombstone {
+                let tombstone = Tombstone {
                     key: key.clone(),
                     stamp: entry.stamp,
                     sub: entry.sub,
@@ -363,13 +368,29 @@ impl Node {
                     instance,
                     pinned: false,
                 };
-                if of_this_member {
-                    tombstone.dot = self.logs.append(self.origin, key, Some(entry.dot));
-                    tombstone.sub = tombstone.sub.saturating_add(1);
-                }
                 self.tombstones.insert(tombstone, now);
             }
         }
+    }
+
+    /// True when the entry is a verdict on a record that is held here and whose owner is heard.
+    fn outlives(&self, entry: &Entry) -> bool {
+        let dead = matches!(entry.value, Value::Dead { .. });
+        dead && self.records.get(&entry.key).is_some_and(|record| {
+            let open = record.lease.is_some_and(|id| self.leases.is_open(id));
+            let here = record.dot.origin == self.origin && record.health == Health::Live;
+            // A removal by the owner has a later stamp than what it removes.
+            here && open && record.stamp == entry.stamp
+        })
+    }
+
+    /// Writes a record that is held here under a new stamp.
+    fn reassert(&mut self, key: &RecordKey, above: u64, now: u64) {
+        let Some(record) = self.records.get(key) else {
+            return;
+        };
+        let (body, lease) = (Arc::clone(&record.body), record.lease);
+        self.write(key.clone(), body, lease, above, now);
     }
 
     /// Puts a record that won into the table, and says what is visible of it.
@@ -420,6 +441,8 @@ impl Node {
                     self.leases.attach_elsewhere(id, 0, left);
                 }
             }
+            // One that ran out before the record was this member's to judge has no timer.
+            self.leases.renew(id, now);
             self.leases.attach(id, key.clone());
         }
         self.transition(key, Health::Live);

@@ -13,8 +13,8 @@ use crate::origin::{Origin, VersionVector};
 /// Where this member stands among the others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Standing {
-    /// Lives whose records have no holder that is heard, and since when.
-    silent: BTreeMap<Origin, u64>,
+    /// Lives whose records have no holder that is heard, since when, and what was known of their logs then.
+    silent: BTreeMap<Origin, (u64, u64)>,
     protected: bool,
     /// Since when enough members are heard again.
     calm_since: Option<u64>,
@@ -80,7 +80,7 @@ impl Replicator {
         if self.standing.protected {
             return orphans;
         }
-        for (origin, since) in &self.standing.silent {
+        for (origin, (since, _)) in &self.standing.silent {
             let age = now.saturating_sub(*since);
             let peer = self.peers.get(&origin.member);
             // A later life of the same member is heard: this one's process is gone.
@@ -126,7 +126,7 @@ impl Replicator {
         for peer in self.peers.values_mut() {
             peer.heard_at = peer.heard_at.saturating_add(gap).min(now);
         }
-        for since in self.standing.silent.values_mut() {
+        for (since, _) in self.standing.silent.values_mut() {
             *since = since.saturating_add(gap).min(now);
         }
         self.standing.calm_since = None;
@@ -187,11 +187,18 @@ impl Replicator {
             }
             OriginStatus::Past => false,
         });
-        for (origin, _) in node.logs().vector().iter() {
-            let is_silent = self.origin_status(node, origin) == OriginStatus::Silent;
-            if is_silent && !silent.contains_key(&origin) {
-                silent.insert(origin, now);
-                said.push(ReplicationOutput::OriginSilent(origin));
+        for (origin, at) in node.logs().vector().iter() {
+            if self.origin_status(node, origin) != OriginStatus::Silent {
+                continue;
+            }
+            match silent.get_mut(&origin) {
+                Some((_, known)) if *known == at => {}
+                // It wrote on, where others hear it: what is new is not as old as the silence.
+                Some(silence) => *silence = (now, at),
+                None => {
+                    silent.insert(origin, (now, at));
+                    said.push(ReplicationOutput::OriginSilent(origin));
+                }
             }
         }
         self.standing.silent = silent;
@@ -274,12 +281,14 @@ impl Replicator {
             return;
         }
         let long = now.saturating_sub(started) >= self.config.warming_ms;
+        let hopeless = now.saturating_sub(started) >= self.config.warming_ms.saturating_mul(4);
         match self.standing.warming_since {
             Some(since) if now.saturating_sub(since) >= self.config.warming_ms => {
                 self.become_ready();
             }
             Some(_) => {}
-            None if served && long => self.become_ready(),
+            // An exchange that goes on is waited for, within reason: without it the lists lack nearly everything.
+            None if served && long && (!self.is_exchanging() || hopeless) => self.become_ready(),
             None if !served && now.saturating_sub(started) >= self.config.alone_ms => {
                 self.standing.warming_since = Some(now);
                 self.set_readiness(Readiness::Warming);
@@ -361,7 +370,7 @@ impl Replicator {
     }
 
     pub(super) fn silent_since(&self, origin: Origin) -> Option<u64> {
-        self.standing.silent.get(&origin).copied()
+        self.standing.silent.get(&origin).map(|(since, _)| *since)
     }
 
     /// True when a majority was heard all the time since then.

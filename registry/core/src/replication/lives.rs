@@ -4,7 +4,7 @@
 //! number per member says up to which life; vectors and floors carry the others only, so that a member that restarts
 //! ten thousand times costs what one that restarted once does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::message::{Heartbeat, MemberId, Stale};
 use super::{Readiness, ReplicationOutput, Replicator};
@@ -203,14 +203,25 @@ impl Replicator {
         node.collect_settled(&seen, self.config.tombstone_settled_ms, COLLECT, now);
     }
 
-    /// This member's earlier lives: over when every member has of them what this one has, or could not be heard for as
-    /// long as a tombstone is kept.
+    /// This member's earlier lives: over when every member has of them what this one has, those that could not be heard for
+    /// as long as a tombstone is kept left out, and this one has all that the others have. Before that, what an earlier
+    /// life left here may have been removed elsewhere, and writing it again would bring it back.
     fn settle_own(&mut self, node: &mut Node, now: u64) {
         if self.members.is_empty() {
             return;
         }
         let waited = now.saturating_sub(self.started.unwrap_or(now));
         let hopeless = waited >= node.config().tombstone_age_ms;
+        let heard = |id: &MemberId| {
+            self.peers
+                .get(id)
+                .is_some_and(|peer| peer.connected && peer.origin.is_some() && !peer.silent)
+        };
+        let mut others = self.members.iter().filter(|id| **id != self.me.member);
+        let nobody = self.members.len() > 1 && !others.any(heard);
+        if nobody || self.is_exchanging() || !self.has_all_that_is_heard(node) {
+            return;
+        }
         let mut last = None;
         for origin in node.logs().lives(self.me.member) {
             if origin.incarnation >= self.me.incarnation {
@@ -219,11 +230,12 @@ impl Replicator {
             let at = node.logs().vector().get(origin);
             let mut others = self.members.iter().filter(|id| **id != self.me.member);
             let agreed = others.all(|member| {
-                self.peers
-                    .get(member)
-                    .is_some_and(|peer| peer.origin.is_some() && peer.vector.get(origin) == at)
+                let same = |peer: &super::peer::Peer| {
+                    peer.origin.is_some() && peer.vector.get(origin) == at
+                };
+                self.peers.get(member).is_some_and(same) || (hopeless && !heard(member))
             });
-            if !agreed && !hopeless {
+            if !agreed {
                 break;
             }
             last = Some(origin);
@@ -269,6 +281,7 @@ impl Replicator {
             .filter(|id| **id < self.me.member)
             .count();
         let all = self.members.len();
+        self.notice_strangers(node, now);
         let forgotten: Vec<(MemberId, Forgotten)> = self
             .lives
             .forgotten
@@ -298,6 +311,25 @@ impl Replicator {
                 End::Drop
             };
             self.end(node, last, now, how);
+        }
+    }
+
+    /// Lives of members that were forgotten before this one came: their records are here, and nobody would end them.
+    fn notice_strangers(&mut self, node: &Node, now: u64) {
+        let strangers: BTreeSet<MemberId> = node
+            .logs()
+            .vector()
+            .iter()
+            .map(|(origin, _)| origin.member)
+            .filter(|member| !self.members.contains(member))
+            .filter(|member| !self.lives.is_forgotten(*member))
+            .filter(|member| !self.is_heard_by_anyone(*member))
+            .collect();
+        for member in strangers {
+            let last = self.last_life(node, member);
+            let fit = false;
+            let forgotten = Forgotten { last, at: now, fit };
+            self.lives.forgotten.insert(member, forgotten);
         }
     }
 

@@ -305,6 +305,14 @@ impl Replicator {
         }
     }
 
+    /// This member has a new life: what the exchange brought of its other lives was not taken, so it begins anew where it is
+    /// still needed.
+    pub(super) fn drop_exchange(&mut self) {
+        if let Some(exchange) = self.repair.running.take() {
+            self.repair.due_with_any |= exchange.reason == Reason::Ended;
+        }
+    }
+
     /// A request without an answer counts as lost, and so does the peer if there is another one.
     pub(super) fn repeat_exchange(&mut self, now: u64) {
         let timeout = self.config.request_timeout_ms;
