@@ -8,7 +8,12 @@ use anyhow::{Context as _, Result};
 use toml::{Table, Value};
 
 /// Crates that take time and randomness as arguments and wait for nothing.
-const PURE: &[&str] = &["causeway-wire", "causeway-engine", "causeway-registry"];
+const PURE: &[&str] = &[
+    "causeway-wire",
+    "causeway-engine",
+    "causeway-registry",
+    "causeway-registry-simulation",
+];
 
 /// Crates that bring an async runtime or a socket with them.
 const RUNTIMES: &[&str] = &[
@@ -35,6 +40,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("causeway-wire", &[]),
     ("causeway-registry", &[]),
     ("causeway-engine", &["causeway-registry"]),
+    ("causeway-registry-simulation", &["causeway-registry"]),
     ("causeway-registry-council", &["causeway-registry"]),
     // The messages of the native gRPC API, for both of its ends.
     ("causeway-registry-proto", &["causeway-registry"]),

@@ -43,7 +43,7 @@ impl Node {
     /// everything up to some position is here.
     ///
     /// Entries of lives that are past are ignored, and so are this life's own: only this process writes them. What an
-    /// earlier life of this member wrote stays in that life's log until [`Node::inherit_life`].
+    /// earlier life of this member wrote stays in that life's log until the replicator takes it over.
     ///
     /// # Errors
     /// A position is taken by another key: two processes wrote under one id. Nothing was changed.
