@@ -5,26 +5,21 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use causeway_registry::Revision;
-use causeway_registry::api::{Instance, ServiceDelta, ServiceList};
-use futures::StreamExt;
+use causeway_registry::api::{Instance, ServiceList};
+use causeway_registry_proto::{ConvertError, Received, v1};
+use parking_lot::Mutex;
 use rand::Rng;
-use reqwest::{Method, Response};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::client::{Error, Shared};
 use crate::disk::Disk;
-use crate::events::{Event, EventReader};
-use crate::members::{Call, backoff, cause};
 use crate::view::{Snapshot, View};
 
-/// How long a stream may take to come to where a fetched list is.
+/// How long the stream may take to come to where a fetched list is.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(5);
 /// The shortest time between two writes to disk.
 const SAVE_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause between two tries to reach a member.
-const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// A handle on a service's view. The view is kept up while a handle exists, and after that while the
 /// service is among those used last.
@@ -32,14 +27,14 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 pub struct Service {
     feed: Arc<Feed>,
     seen: watch::Receiver<Arc<Shown>>,
-    /// The feed asks the client's members, so it ends with the client.
+    /// The feed lives by the client's stream, so that ends with the last handle only.
     _shared: Arc<Shared>,
 }
 
 impl Service {
     /// Waits for the feed's first list.
     pub(crate) async fn ready(shared: Arc<Shared>, feed: Arc<Feed>) -> Result<Self, Error> {
-        let mut seen = feed.shown.clone();
+        let mut seen = feed.shown.subscribe();
         let failed = match seen
             .wait_for(|shown| shown.ready || shown.error.is_some())
             .await
@@ -98,7 +93,7 @@ impl Service {
 
 /// What handles see.
 #[derive(Debug, Default)]
-struct Shown {
+pub(crate) struct Shown {
     snapshot: Snapshot,
     /// A first list has come, be it empty, or was found on disk.
     ready: bool,
@@ -106,286 +101,199 @@ struct Shown {
     error: Option<Error>,
 }
 
-/// The task that keeps one service's view.
+/// One service's view.
 pub(crate) struct Feed {
-    shown: watch::Receiver<Arc<Shown>>,
-    turn: AtomicUsize,
-    task: JoinHandle<()>,
-}
-
-impl Feed {
-    pub(crate) fn start(shared: &Arc<Shared>, service: String) -> Arc<Self> {
-        let (shown, seen) = watch::channel(Arc::new(Shown::default()));
-        let config = &shared.config;
-        let disk = config.snapshot_dir.as_deref();
-        let work = Work {
-            disk: disk.map(|dir| Disk::new(dir, &config.namespace, &service)),
-            view: View::new(config.protect_threshold),
-            start: Instant::now(),
-            shown,
-            service,
-            revision: None,
-            listed: false,
-            stale: false,
-            unsaved: false,
-            unshown: false,
-            saved_at: None,
-            refresh: None,
-        };
-        // The list of services holds the feed, and the feed must not hold the list.
-        let task = tokio::spawn(work.run(Arc::downgrade(shared)));
-        Arc::new(Feed {
-            shown: seen,
-            turn: AtomicUsize::new(0),
-            task,
-        })
-    }
-}
-
-impl Drop for Feed {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-struct Work {
     service: String,
-    view: View,
+    number: u64,
+    shared: Weak<Shared>,
+    shown: watch::Sender<Arc<Shown>>,
+    turn: AtomicUsize,
+    state: Mutex<State>,
     disk: Option<Disk>,
+}
+
+struct State {
+    view: View,
     /// Zero of the view's time.
     start: Instant,
-    shown: watch::Sender<Arc<Shown>>,
-    /// The mark of the last list, to resume the stream from.
-    revision: Option<String>,
+    /// The mark of the last list.
+    revision: Option<Revision>,
     /// A member gave a list, ever.
     listed: bool,
+    /// No member is followed at present.
     stale: bool,
     unsaved: bool,
-    unshown: bool,
     saved_at: Option<Instant>,
+    refreshed_at: Instant,
     /// A whole list, fetched beside the stream, and when. See `check_refresh`.
     refresh: Option<(ServiceList, Instant)>,
 }
 
-impl Work {
-    async fn run(mut self, shared: Weak<Shared>) {
-        let mut failures = 0u32;
-        loop {
-            let Some(client) = shared.upgrade() else {
-                return;
-            };
-            let members = client.members.count();
-            let mut opened = false;
-            let failure = match self.open(&client).await {
-                Ok((reply, at)) => {
-                    let silence = client.config.watch_silence;
-                    let every = client.config.refresh_every;
-                    drop(client);
-                    let failure;
-                    (opened, failure) = self.follow(reply, &shared, silence, every).await;
-                    if let Some(client) = shared.upgrade() {
-                        client.members.give_up(at);
-                    }
-                    failure
-                }
-                Err((error, at)) => {
-                    client.members.give_up(at);
-                    error
-                }
-            };
-            tracing::debug!(service = self.service, error = %failure, "watch broken");
-            failures = if opened {
-                1
-            } else {
-                failures.saturating_add(1)
-            };
-            // Each member is tried once before anything is concluded.
-            if !opened && !(failures as usize).is_multiple_of(members) {
-                continue;
-            }
-            if !opened {
-                self.fall_back(failure).await;
-            }
-            let until = Instant::now() + backoff(failures, MAX_PAUSE);
-            // Judgements do not wait for members.
-            while Instant::now() < until {
-                tokio::time::sleep_until(until.min(Instant::now() + Duration::from_secs(1))).await;
-                self.tick().await;
-            }
+impl Drop for Feed {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.unwatch(&self.service, self.number);
         }
     }
+}
 
-    async fn open(&self, client: &Shared) -> Result<(Response, usize), (Error, usize)> {
-        let path = ["services", self.service.as_str(), "watch"];
-        let mut query = vec![("namespace", client.config.namespace.as_str())];
-        if let Some(revision) = &self.revision {
-            query.push(("revision", revision));
-        }
-        let call = Call {
-            method: Method::GET,
-            path: &path,
-            query: &query,
-            body: None,
-        };
-        client.members.open(&call).await
+impl Feed {
+    pub(crate) fn new(shared: &Arc<Shared>, service: String, number: u64) -> Arc<Self> {
+        let config = &shared.config;
+        let disk = config.snapshot_dir.as_deref();
+        let now = Instant::now();
+        Arc::new(Feed {
+            disk: disk.map(|dir| Disk::new(dir, &config.namespace, &service)),
+            state: Mutex::new(State {
+                view: View::new(config.protect_threshold),
+                start: now,
+                revision: None,
+                listed: false,
+                stale: false,
+                unsaved: false,
+                saved_at: None,
+                refreshed_at: now,
+                refresh: None,
+            }),
+            // The list of services holds the feed, and the feed must not hold the list.
+            shared: Arc::downgrade(shared),
+            shown: watch::Sender::new(Arc::new(Shown::default())),
+            turn: AtomicUsize::new(0),
+            service,
+            number,
+        })
     }
 
-    /// Reads the stream to its end. Returns whether it brought anything, and why it ended.
-    async fn follow(
-        &mut self,
-        reply: Response,
-        shared: &Weak<Shared>,
-        silence: Duration,
-        refresh_every: Duration,
-    ) -> (bool, Error) {
-        let broken = |cause: String| Error::Unreachable(cause);
-        let mut bytes = reply.bytes_stream();
-        let (mut reader, mut events) = (EventReader::default(), Vec::new());
-        let mut got_any = false;
-        let mut heard = Instant::now();
-        let mut refreshed = Instant::now();
-        loop {
-            let second = Duration::from_secs(1);
-            match tokio::time::timeout(second, bytes.next()).await {
-                Ok(Some(Ok(chunk))) => {
-                    heard = Instant::now();
-                    // A member that resumes us sends only a sign of life at first.
-                    got_any = true;
-                    if let Err(error) = reader.read(&chunk, &mut events) {
-                        self.revision = None;
-                        return (got_any, broken(error.to_string()));
-                    }
-                }
-                Ok(Some(Err(error))) => return (got_any, broken(cause(&error))),
-                Ok(None) => return (got_any, broken("the stream ended".into())),
-                Err(_) if heard.elapsed() >= silence => {
-                    return (got_any, broken("the stream is silent".into()));
-                }
-                Err(_) => {}
-            }
-            for event in events.drain(..) {
-                if let Err(error) = self.apply(&event) {
-                    self.revision = None;
-                    return (got_any, broken(format!("not a member's event: {error}")));
-                }
-            }
-            if got_any && self.listed && std::mem::take(&mut self.stale) {
-                self.unshown = true;
-            }
-            if self.refresh.is_none() && refreshed.elapsed() >= refresh_every {
-                refreshed = Instant::now();
-                if let Some(client) = shared.upgrade()
-                    && let Ok(list) = fetch(&client, &self.service).await
-                {
-                    self.refresh = Some((list, Instant::now()));
-                }
-            }
-            self.check_refresh();
-            self.tick().await;
-        }
+    pub(crate) fn service(&self) -> &str {
+        &self.service
     }
 
-    fn apply(&mut self, event: &Event) -> serde_json::Result<()> {
-        match event.kind.as_str() {
-            "full" => self.take_list(serde_json::from_str(&event.data)?),
-            "delta" => {
-                let delta: ServiceDelta = serde_json::from_str(&event.data)?;
-                self.revision = Some(delta.revision.clone());
-                let now = self.now();
-                self.view.apply_delta(delta, now);
-                (self.unsaved, self.unshown) = (true, true);
+    /// The stream brought something.
+    pub(crate) fn update(&self, update: v1::ServiceUpdate) -> Result<(), ConvertError> {
+        let revision = update.revision.map(Revision::from);
+        let received = Received::try_from(update)?;
+        let mut state = self.state.lock();
+        let now = state.now();
+        state.revision = revision;
+        match received {
+            Received::Full(list) => state.take_list(list),
+            Received::Delta(delta) => {
+                state.view.apply_delta(delta, now);
+                state.unsaved = true;
             }
-            // From a newer member.
-            _ => {}
         }
+        state.stale = false;
+        state.check_refresh();
+        self.show(&state, true, None);
         Ok(())
     }
 
-    fn take_list(&mut self, list: ServiceList) {
-        self.revision = Some(list.revision.clone());
-        self.listed = true;
-        (self.unsaved, self.unshown) = (true, true);
-        let now = self.now();
-        self.view.apply_full(list, now);
+    /// The member follows the service: what is missing comes.
+    pub(crate) fn followed(&self) {
+        let mut state = self.state.lock();
+        state.stale = false;
+        if state.listed {
+            self.show(&state, true, None);
+        }
     }
 
-    /// Compares the stream with a list that was fetched beside it. The stream may only be a little
-    /// late, and it knows why an instance is gone, which a list does not: so a list counts when the
-    /// stream is at the same mark, or has not come to it in time.
-    fn check_refresh(&mut self) {
-        let Some((list, fetched)) = &self.refresh else {
-            return;
-        };
-        let mark = |text: &str| text.parse::<Revision>().ok();
-        let stream = self.revision.as_deref().and_then(mark);
-        let (passed, equal) = match (stream, mark(&list.revision)) {
-            (Some(stream), Some(list)) if stream.incarnation == list.incarnation => {
-                (stream.number > list.number, stream.number == list.number)
+    /// The stream broke.
+    pub(crate) fn lost(&self) {
+        self.state.lock().refresh = None;
+    }
+
+    /// A member does not follow the service.
+    pub(crate) fn failed(&self, error: Error) {
+        let mut state = self.state.lock();
+        state.stale = true;
+        let ready = self.shown.borrow().ready;
+        self.show(&state, ready, Some(error).filter(|_| !ready));
+    }
+
+    /// A list that was asked for beside the stream.
+    pub(crate) fn refreshed(&self, update: v1::ServiceUpdate) {
+        if let Ok(Received::Full(list)) = Received::try_from(update) {
+            let mut state = self.state.lock();
+            state.refresh = Some((list, Instant::now()));
+            if state.check_refresh() {
+                self.show(&state, true, None);
             }
-            _ => (false, false),
-        };
-        if passed {
-            self.refresh = None;
-        } else if (equal || fetched.elapsed() >= REFRESH_PATIENCE)
-            && let Some((list, _)) = self.refresh.take()
-        {
-            self.take_list(list);
         }
     }
 
     /// No member can be followed at present.
-    async fn fall_back(&mut self, error: Error) {
-        self.stale = true;
-        if self.listed || self.shown.borrow().ready {
-            self.show(true, None);
+    pub(crate) async fn fall_back(&self, error: Error) {
+        let known = {
+            let mut state = self.state.lock();
+            state.stale = true;
+            let known = state.listed || self.shown.borrow().ready;
+            if known {
+                self.show(&state, true, None);
+            }
+            known
+        };
+        if known {
             return;
         }
         let saved = match &self.disk {
             Some(disk) => disk.load().await,
             None => None,
         };
+        let mut state = self.state.lock();
         match saved {
             Some(instances) => {
-                let now = self.now();
-                self.view.restore(instances, now);
-                self.show(true, None);
+                let now = state.now();
+                state.view.restore(instances, now);
+                self.show(&state, true, None);
             }
-            None => self.show(false, Some(error)),
+            None => self.show(&state, false, Some(error)),
         }
     }
 
-    /// Time passed or something came: judge, show, save.
-    async fn tick(&mut self) {
-        if self.view.is_waiting() {
-            let now = self.now();
-            self.view.handle_timeout(now);
-            self.unshown = true;
+    /// Time passed: judges, shows, saves. True when the service is to be fetched in full.
+    pub(crate) fn tick(&self, refresh_every: Duration) -> bool {
+        let mut state = self.state.lock();
+        let refreshed = state.check_refresh();
+        if state.view.is_waiting() {
+            let now = state.now();
+            state.view.handle_timeout(now);
+            self.show(&state, state.listed || self.shown.borrow().ready, None);
+        } else if refreshed {
+            self.show(&state, true, None);
         }
-        if !self.listed {
-            return;
-        }
-        if std::mem::take(&mut self.unshown) {
-            self.show(true, None);
-        }
-        let rested = self
+        let rested = state
             .saved_at
             .is_none_or(|saved| saved.elapsed() >= SAVE_PAUSE);
-        if self.unsaved
+        if state.unsaved
             && rested
-            && let Some(disk) = &self.disk
+            && let Some(disk) = self.disk.clone()
         {
-            self.unsaved = false;
-            self.saved_at = Some(Instant::now());
-            if let Err(error) = disk.save(self.view.snapshot(false).instances).await {
-                tracing::warn!(service = self.service, %error, "the list cannot be saved");
-            }
+            state.unsaved = false;
+            state.saved_at = Some(Instant::now());
+            let instances = state.view.snapshot(false).instances;
+            let service = self.service.clone();
+            tokio::spawn(async move {
+                if let Err(error) = disk.save(instances).await {
+                    tracing::warn!(service, %error, "the list cannot be saved");
+                }
+            });
         }
+        let due = state.listed
+            && state.refresh.is_none()
+            && state.refreshed_at.elapsed() >= refresh_every;
+        if due {
+            state.refreshed_at = Instant::now();
+        }
+        due
     }
 
-    fn show(&self, ready: bool, error: Option<Error>) {
-        let snapshot = self.view.snapshot(self.stale);
+    fn show(&self, state: &State, ready: bool, error: Option<Error>) {
+        let snapshot = state.view.snapshot(state.stale);
         self.shown.send_if_modified(|shown| {
-            let same = shown.snapshot == snapshot && shown.ready == ready && error.is_none();
+            let same = shown.snapshot == snapshot
+                && shown.ready == ready
+                && shown.error.is_none()
+                && error.is_none();
             if !same {
                 *shown = Arc::new(Shown {
                     snapshot,
@@ -396,24 +304,43 @@ impl Work {
             !same
         });
     }
+}
+
+impl State {
+    fn take_list(&mut self, list: ServiceList) {
+        self.listed = true;
+        self.unsaved = true;
+        let now = self.now();
+        self.view.apply_full(list, now);
+    }
+
+    /// Compares the stream with a list that was fetched beside it. The stream may only be a little
+    /// late, and it knows why an instance is gone, which a list does not: so a list counts when the
+    /// stream is at the same mark, or has not come to it in time. True when it counted.
+    fn check_refresh(&mut self) -> bool {
+        let Some((list, fetched)) = &self.refresh else {
+            return false;
+        };
+        let mark: Option<Revision> = list.revision.parse().ok();
+        let (passed, equal) = match (self.revision, mark) {
+            (Some(stream), Some(list)) if stream.incarnation == list.incarnation => {
+                (stream.number > list.number, stream.number == list.number)
+            }
+            _ => (false, false),
+        };
+        if passed {
+            self.refresh = None;
+        } else if (equal || fetched.elapsed() >= REFRESH_PATIENCE)
+            && let Some((list, _)) = self.refresh.take()
+        {
+            self.revision = mark;
+            self.take_list(list);
+            return true;
+        }
+        false
+    }
 
     fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
-}
-
-async fn fetch(client: &Shared, service: &str) -> Result<ServiceList, Error> {
-    let path = ["services", service];
-    let query = [("namespace", client.config.namespace.as_str())];
-    let call = Call {
-        method: Method::GET,
-        path: &path,
-        query: &query,
-        body: None,
-    };
-    let reply = client.members.call(&call).await?;
-    reply
-        .json()
-        .await
-        .map_err(|error| Error::Unreachable(cause(&error)))
 }

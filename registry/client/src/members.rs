@@ -1,135 +1,77 @@
-//! The members, and which of them is asked.
+//! Where the members are, and in which order they are tried.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use causeway_registry::api::ErrorReply;
 use rand::Rng;
-use reqwest::{Method, Response, StatusCode, Url};
+use rand::seq::SliceRandom as _;
 
-use crate::client::{ClientConfig, Error};
+use crate::client::Error;
 
-/// The members in their order, and the one in use.
+/// The members as they were named: each may stand for several addresses, as a DNS name of all members does.
+#[derive(Clone, Debug)]
 pub(crate) struct Members {
-    urls: Vec<Url>,
-    /// Index of the member in use, modulo their number.
-    current: AtomicUsize,
-    http: reqwest::Client,
-    request_timeout: Duration,
-}
-
-/// What is called.
-pub(crate) struct Call<'a> {
-    pub(crate) method: Method,
-    /// Path segments after `/v1/registry`, not yet escaped.
-    pub(crate) path: &'a [&'a str],
-    pub(crate) query: &'a [(&'a str, &'a str)],
-    pub(crate) body: Option<Vec<u8>>,
+    names: Vec<String>,
+    /// Those that are left of this round.
+    left: Vec<SocketAddr>,
+    last: Option<SocketAddr>,
 }
 
 impl Members {
-    pub(crate) fn new(urls: Vec<Url>, config: &ClientConfig) -> Result<Self, Error> {
-        if urls.is_empty() {
+    pub(crate) fn new(names: &[String]) -> Result<Self, Error> {
+        if names.is_empty() {
             return Err(Error::Config("members: none given".into()));
         }
-        let http = reqwest::Client::builder()
-            .connect_timeout(config.request_timeout)
-            .tcp_keepalive(Duration::from_secs(15))
-            .build()
-            .map_err(|error| Error::Config(error.to_string()))?;
-        let request_timeout = config.request_timeout;
+        let names: Result<Vec<String>, Error> = names.iter().map(|name| host_port(name)).collect();
         Ok(Members {
-            urls,
-            current: AtomicUsize::new(0),
-            http,
-            request_timeout,
+            names: names?,
+            left: Vec::new(),
+            last: None,
         })
     }
 
-    /// Asks the member in use; when it does not answer, or cannot do it at present, the next, each
-    /// once. The one that answered stays in use.
-    pub(crate) async fn call(&self, call: &Call<'_>) -> Result<Response, Error> {
-        let mut last = String::new();
-        for _ in 0..self.urls.len() {
-            let at = self.current.load(Ordering::Relaxed);
-            match self.ask(at, call).await {
-                Ok(reply) if reply.status().is_server_error() => {
-                    last = format!("{}: {}", self.url(at), refusal(reply).await);
-                }
-                Ok(reply) if reply.status().is_success() => return Ok(reply),
-                Ok(reply) => return Err(refusal(reply).await),
-                Err(error) => last = format!("{}: {}", self.url(at), cause(&error)),
+    /// Begins a round: all names are resolved anew, and the addresses come in random order, the one used last at
+    /// the end. The error says why there is none.
+    pub(crate) async fn begin(&mut self, patience: Duration) -> Result<(), String> {
+        let mut found = Vec::new();
+        let mut why = String::new();
+        for name in &self.names {
+            match tokio::time::timeout(patience, tokio::net::lookup_host(name)).await {
+                Ok(Ok(addresses)) => found.extend(addresses),
+                Ok(Err(error)) => why = format!("{name}: {error}"),
+                Err(_) => why = format!("{name}: its name is not resolved in time"),
             }
-            self.give_up(at);
         }
-        Err(Error::Unreachable(last))
-    }
-
-    /// Opens a stream on the member in use, which is also returned. The stream itself has no time
-    /// limit.
-    pub(crate) async fn open(&self, call: &Call<'_>) -> Result<(Response, usize), (Error, usize)> {
-        let at = self.current.load(Ordering::Relaxed);
-        let fail = |error| (error, at);
-        let sent = tokio::time::timeout(self.request_timeout, self.request(at, call).send()).await;
-        match sent {
-            Ok(Ok(reply)) if reply.status() == StatusCode::OK => Ok((reply, at)),
-            Ok(Ok(reply)) => Err(fail(refusal(reply).await)),
-            Ok(Err(error)) => Err(fail(Error::Unreachable(format!(
-                "{}: {}",
-                self.url(at),
-                cause(&error)
-            )))),
-            Err(_) => Err(fail(Error::Unreachable(format!(
-                "{}: no answer",
-                self.url(at)
-            )))),
+        found.sort();
+        found.dedup();
+        self.left = order(found, self.last, &mut rand::rng());
+        if self.left.is_empty() {
+            return Err(if why.is_empty() {
+                "no name of a member has an address".into()
+            } else {
+                why
+            });
         }
+        Ok(())
     }
 
-    /// How many members there are.
-    pub(crate) fn count(&self) -> usize {
-        self.urls.len()
+    /// The next one of this round.
+    pub(crate) fn next(&mut self) -> Option<SocketAddr> {
+        let next = self.left.pop()?;
+        self.last = Some(next);
+        Some(next)
     }
+}
 
-    /// Moves on from a member that failed, unless somebody did so already.
-    pub(crate) fn give_up(&self, at: usize) {
-        let next = at.wrapping_add(1);
-        let _ = self
-            .current
-            .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    async fn ask(&self, at: usize, call: &Call<'_>) -> reqwest::Result<Response> {
-        self.request(at, call)
-            .timeout(self.request_timeout)
-            .send()
-            .await
-    }
-
-    fn request(&self, at: usize, call: &Call<'_>) -> reqwest::RequestBuilder {
-        let mut url = self.url(at);
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments
-                .pop_if_empty()
-                .extend(["v1", "registry"])
-                .extend(call.path);
-        }
-        let mut request = self
-            .http
-            .request(call.method.clone(), url)
-            .query(call.query);
-        if let Some(body) = &call.body {
-            request = request
-                .header("content-type", "application/json")
-                .body(body.clone());
-        }
-        request
-    }
-
-    fn url(&self, at: usize) -> Url {
-        // Never empty: see `new`.
-        self.urls[at % self.urls.len()].clone()
-    }
+/// Tried from the end.
+fn order(
+    mut found: Vec<SocketAddr>,
+    last: Option<SocketAddr>,
+    rng: &mut impl Rng,
+) -> Vec<SocketAddr> {
+    found.shuffle(rng);
+    found.sort_by_key(|address| Some(*address) != last);
+    found
 }
 
 /// How long to wait after the n-th failure in a row: doubling up to `max`, and somewhat random, so
@@ -141,26 +83,38 @@ pub(crate) fn backoff(failures: u32, max: Duration) -> Duration {
     full.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
 
-/// An error with what lies behind it: the outermost one says only that sending failed.
-pub(crate) fn cause(error: &reqwest::Error) -> String {
-    let mut innermost: &dyn std::error::Error = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
+fn host_port(member: &str) -> Result<String, Error> {
+    let wrong = |cause: &str| Error::Config(format!("member {member:?}: {cause}"));
+    let name = match member.split_once("://") {
+        Some(("http", rest)) => rest.trim_end_matches('/'),
+        Some((other, _)) => return Err(wrong(&format!("http is spoken, not {other}"))),
+        None => member,
+    };
+    let port = name
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty())
+        .map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(1..)) => Ok(name.into()),
+        _ => Err(wrong("HOST:PORT of its gRPC port is expected")),
     }
-    innermost.to_string()
 }
 
-async fn refusal(reply: Response) -> Error {
-    let status = reply.status();
-    let text = reply.text().await.unwrap_or_default();
-    match serde_json::from_str::<ErrorReply>(&text) {
-        Ok(ErrorReply { error }) => Error::Refused {
-            code: error.code,
-            message: error.message,
-        },
-        Err(_) => Error::Refused {
-            code: status.as_u16().to_string(),
-            message: text.chars().take(200).collect(),
-        },
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_member_used_last_is_tried_last() {
+        let all: Vec<SocketAddr> = (1..=5)
+            .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+            .collect();
+        let mut firsts = std::collections::BTreeSet::new();
+        for _ in 0..100 {
+            let mut order = order(all.clone(), Some(all[2]), &mut rand::rng());
+            assert_eq!(order[0], all[2]);
+            firsts.extend(order.pop());
+        }
+        assert_eq!(firsts.len(), 4, "any other may be the first");
     }
 }

@@ -2,16 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use causeway_registry::Endpoint;
-use causeway_registry::api::{RegisterRequest, Registered};
-use reqwest::Method;
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use causeway_registry_proto::v1;
+use tokio::sync::watch;
 
 use crate::client::{Error, Shared};
-use crate::members::{Call, backoff};
+use crate::session::Key;
 
 /// What is registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,18 +19,15 @@ pub struct Instance {
     pub endpoints: Vec<Endpoint>,
     /// What else there is to say.
     pub attributes: BTreeMap<String, String>,
-    /// How long it lives when this process is not heard from. It renews three times as often.
-    pub ttl: Duration,
 }
 
 impl Instance {
-    /// An instance without endpoints and attributes that lives 15 s.
+    /// An instance without endpoints and attributes.
     pub fn new(id: impl Into<String>) -> Self {
         Instance {
             id: id.into(),
             endpoints: Vec::new(),
             attributes: BTreeMap::new(),
-            ttl: Duration::from_secs(15),
         }
     }
 
@@ -57,62 +51,95 @@ impl Instance {
         self.attributes.insert(name.into(), value.into());
         self
     }
-
-    /// Sets how long it lives when this process is not heard from.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
-        self
-    }
 }
 
-/// How the last renewal went.
+/// How it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistrationState {
     /// A member confirmed it.
     Registered,
-    /// The last try failed; the next comes by itself.
+    /// No member has it for sure at present; it is tried again by itself.
     Failing(String),
 }
 
-/// An instance that is kept registered. Dropping it stops the renewals, and the instance lives on for
-/// its time to live; [`Registration::deregister`] takes it away at once.
-pub struct Registration {
-    work: Arc<Work>,
-    renewals: JoinHandle<()>,
-    stop: Arc<Notify>,
-    state: watch::Receiver<RegistrationState>,
+/// What is told to whoever waits for a registration.
+#[derive(Clone, Debug)]
+pub(crate) enum Progress {
+    /// Nothing was heard yet.
+    Waiting,
+    /// A member has it.
+    Registered,
+    /// A member refused it.
+    Refused(v1::Failure),
+    /// No member answers.
+    Unreachable(String),
+    /// It was taken away.
+    Gone,
+    /// A member refused to take it away.
+    Kept(v1::Failure),
 }
 
-struct Work {
+/// An instance that is kept registered. [`Registration::deregister`] takes it away and says how that went; dropped,
+/// it goes with the next heartbeat. When the whole process goes, it lives on for its time to live.
+pub struct Registration {
     shared: Arc<Shared>,
-    service: String,
-    instance: Instance,
+    key: Key,
+    progress: watch::Receiver<Progress>,
+    /// Of this handle, and not of a later one for the same instance.
+    number: u64,
 }
 
 impl Registration {
-    /// How the last renewal went.
+    /// How it stands.
     pub fn state(&self) -> RegistrationState {
-        self.state.borrow().clone()
+        state(&self.progress.borrow())
     }
 
     /// Waits until [`Registration::state`] is another one.
     pub async fn state_changed(&mut self) {
-        // The renewals end with this handle only, so there is always a sender.
-        let _ = self.state.changed().await;
+        let before = self.state();
+        // The client's list holds the sender as long as this handle is there.
+        let _ = self.progress.wait_for(|now| state(now) != before).await;
     }
 
-    /// Stops the renewals and takes the instance away. An instance that is gone already is no error.
+    /// Takes the instance away. One that is gone already is no error. When no member answers in time, the error
+    /// says so; the instance then runs out of time, or goes when a member answers after all.
     pub async fn deregister(mut self) -> Result<(), Error> {
-        self.stop.notify_one();
-        // A renewal on its way is waited for: it must not reach a member after the removal.
-        let _ = (&mut self.renewals).await;
-        self.work.remove().await
+        self.progress.mark_unchanged();
+        self.shared.deregister(&self.key);
+        let patience = self.shared.config.request_timeout * 2;
+        let done = self.progress.wait_for(|now| {
+            matches!(
+                now,
+                Progress::Gone | Progress::Kept(_) | Progress::Unreachable(_)
+            )
+        });
+        match tokio::time::timeout(patience, done).await {
+            Ok(Ok(now)) => match &*now {
+                Progress::Kept(failure) => Err(Error::from(failure.clone())),
+                Progress::Unreachable(why) => Err(Error::Unreachable(why.clone())),
+                _ => Ok(()),
+            },
+            Ok(Err(_)) | Err(_) => Err(Error::Unreachable("no member answered in time".into())),
+        }
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.renewals.abort();
+        self.shared.forget(&self.key, self.number);
+    }
+}
+
+fn state(progress: &Progress) -> RegistrationState {
+    match progress {
+        Progress::Registered => RegistrationState::Registered,
+        Progress::Waiting => RegistrationState::Failing("no member has answered yet".into()),
+        Progress::Gone => RegistrationState::Failing("it was taken away".into()),
+        Progress::Refused(failure) | Progress::Kept(failure) => {
+            RegistrationState::Failing(format!("{}: {}", failure.code, failure.message))
+        }
+        Progress::Unreachable(why) => RegistrationState::Failing(why.clone()),
     }
 }
 
@@ -121,106 +148,33 @@ pub(crate) async fn register(
     service: &str,
     instance: Instance,
 ) -> Result<Registration, Error> {
-    let work = Arc::new(Work {
-        shared,
+    let key = Key {
         service: service.into(),
-        instance,
-    });
-    let mut claim = None;
-    work.put(&mut claim).await?;
-    let (sender, state) = watch::channel(RegistrationState::Registered);
-    let stop = Arc::new(Notify::new());
-    let renewals = tokio::spawn(renew(work.clone(), claim, sender, stop.clone()));
-    Ok(Registration {
-        work,
-        renewals,
-        stop,
-        state,
-    })
-}
-
-/// Renews until it is stopped. A renewal is a registration, so whatever was lost is made anew by it.
-async fn renew(
-    work: Arc<Work>,
-    mut claim: Option<String>,
-    state: watch::Sender<RegistrationState>,
-    stop: Arc<Notify>,
-) {
-    let every = work.instance.ttl / 3;
-    let mut failures = 0;
-    loop {
-        let wait = match failures {
-            0 => every,
-            failures => backoff(failures, every.min(Duration::from_secs(5))),
-        };
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = stop.notified() => return,
-        }
-        let next = match work.put(&mut claim).await {
-            Ok(()) => {
-                failures = 0;
-                RegistrationState::Registered
-            }
-            Err(error) => {
-                failures = failures.saturating_add(1);
-                tracing::warn!(service = work.service, instance = work.instance.id, %error, "renewal failed");
-                RegistrationState::Failing(error.to_string())
-            }
-        };
-        state.send_if_modified(|state| std::mem::replace(state, next.clone()) != next);
-    }
-}
-
-impl Work {
-    async fn put(&self, claim: &mut Option<String>) -> Result<(), Error> {
-        let request = RegisterRequest {
-            ttl_ms: Some(u64::try_from(self.instance.ttl.as_millis()).unwrap_or(u64::MAX)),
-            endpoints: self.instance.endpoints.clone(),
-            attributes: self.instance.attributes.clone(),
-            claim: claim.clone(),
-        };
-        let body = serde_json::to_vec(&request).map_err(|e| Error::Config(e.to_string()))?;
-        let reply = self
-            .call(Method::PUT, Some(body))
-            .await
-            .inspect_err(|error| {
-                if matches!(error, Error::Refused { .. }) {
-                    // It may be what was refused: a member's clock can be far behind the last one's.
-                    *claim = None;
-                }
-            })?;
-        let registered: Registered = reply
-            .json()
-            .await
-            .map_err(|error| Error::Unreachable(format!("not a member's answer: {error}")))?;
-        *claim = Some(registered.stamp);
-        Ok(())
-    }
-
-    async fn remove(&self) -> Result<(), Error> {
-        match self.call(Method::DELETE, None).await {
-            Ok(_) => Ok(()),
-            Err(Error::Refused { code, .. }) if code == "unknown_instance" => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn call(
-        &self,
-        method: Method,
-        body: Option<Vec<u8>>,
-    ) -> Result<reqwest::Response, Error> {
-        let path = ["services", &self.service, "instances", &self.instance.id];
-        let query = [("namespace", self.shared.config.namespace.as_str())];
-        self.shared
-            .members
-            .call(&Call {
-                method,
-                path: &path,
-                query: &query,
-                body,
-            })
-            .await
+        instance: instance.id,
+    };
+    let wanted = v1::Registration {
+        at: None,
+        endpoints: instance.endpoints.iter().map(Into::into).collect(),
+        attributes: instance.attributes,
+        claim: None,
+    };
+    let (number, progress) = shared.register(&key, wanted);
+    // From here on dropping takes it back.
+    let mut registration = Registration {
+        shared,
+        key,
+        progress,
+        number,
+    };
+    let answered = registration
+        .progress
+        .wait_for(|now| !matches!(now, Progress::Waiting))
+        .await
+        .map(|now| now.clone());
+    match answered {
+        Ok(Progress::Refused(failure)) => Err(failure.into()),
+        Ok(Progress::Unreachable(why)) => Err(Error::Unreachable(why)),
+        Ok(_) => Ok(registration),
+        Err(_) => Err(Error::Unreachable("the client is stopping".into())),
     }
 }

@@ -1,5 +1,8 @@
 //! The client against real members on real sockets.
 
+mod fake;
+mod processes;
+
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -8,24 +11,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::Request;
-use axum::middleware::Next;
-use axum::routing::get;
-use causeway_registry::api::native_key;
+use causeway_registry::api::{ClientSettings, native_key};
 use causeway_registry::{Endpoint, LeaseId, NodeConfig, RecordBody};
 use causeway_registry_client::{Client, ClientConfig, Error, Instance, RegistrationState, Service};
-use causeway_registry_node::{Registry, RegistryAccess, router};
-use futures::StreamExt;
+use causeway_registry_node::{Grpc, Limits, NativeApi, Registry, RegistryAccess};
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A member in a runtime of its own, so that killing it breaks its connections, too.
 struct Member {
     registry: Arc<Registry>,
+    api: Arc<NativeApi>,
+    grpc: Grpc,
     address: SocketAddr,
     runtime: Option<Runtime>,
+    _stop: watch::Sender<bool>,
 }
 
 impl Member {
@@ -38,19 +40,28 @@ impl Member {
         static INCARNATION: AtomicU64 = AtomicU64::new(1_700_000_000_000);
         let config = NodeConfig::new(1, INCARNATION.fetch_add(1, Ordering::Relaxed));
         let runtime = runtime();
-        let registry = {
+        let (registry, api, grpc) = {
             let _inside = runtime.enter();
-            Registry::start(config)
+            let registry = Registry::start(config);
+            let api = api(registry.clone());
+            (registry, api.clone(), Grpc::new(api))
         };
-        let address = serve(&runtime, address, {
-            let registry = registry.clone();
-            move || router(registry)
-        })
-        .await;
+        let (sender, bound) = tokio::sync::oneshot::channel();
+        let (_stop, stopped) = watch::channel(false);
+        let server = grpc.clone();
+        runtime.spawn(async move {
+            let listener = listen(address).await;
+            sender.send(listener.local_addr().unwrap()).unwrap();
+            server.serve(listener, stopped).await;
+        });
+        let address = within(Duration::from_secs(10), bound).await.unwrap();
         Member {
             registry,
+            api,
+            grpc,
             address,
             runtime: Some(runtime),
+            _stop,
         }
     }
 
@@ -110,25 +121,27 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// Serves in the runtime; returns the address.
-async fn serve(
-    runtime: &Runtime,
-    address: SocketAddr,
-    app: impl FnOnce() -> Router + Send + 'static,
-) -> SocketAddr {
-    let (sender, bound) = tokio::sync::oneshot::channel();
-    runtime.spawn(async move {
-        // The port of a member that was just killed is free in a moment.
-        let listener = loop {
-            match tokio::net::TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        };
-        sender.send(listener.local_addr().unwrap()).unwrap();
-        axum::serve(listener, app()).await.unwrap();
-    });
-    within(Duration::from_secs(10), bound).await.unwrap()
+/// The native API with times for tests.
+fn api(registry: Arc<Registry>) -> Arc<NativeApi> {
+    let limits = Limits {
+        min_ttl_ms: 100,
+        ..Limits::default()
+    };
+    let settings = ClientSettings {
+        heartbeat_interval_ms: 200,
+        ..ClientSettings::default()
+    };
+    NativeApi::new(registry, limits, settings)
+}
+
+/// The port of a member that was just killed is free in a moment.
+async fn listen(address: SocketAddr) -> TcpListener {
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
 }
 
 async fn within<T>(time: Duration, future: impl Future<Output = T>) -> T {
@@ -152,6 +165,7 @@ async fn until(what: &'static str, mut so: impl FnMut() -> bool) {
 fn config(members: &[&Member]) -> ClientConfig {
     let mut config = ClientConfig::new(members.iter().map(|member| member.address.to_string()));
     config.request_timeout = Duration::from_millis(500);
+    config.ttl = Some(Duration::from_millis(1_000));
     config
 }
 
@@ -171,11 +185,10 @@ fn set(names: impl IntoIterator<Item = impl Into<String>>) -> BTreeSet<String> {
     names.into_iter().map(Into::into).collect()
 }
 
-fn me(ttl_ms: u64) -> Instance {
+fn me() -> Instance {
     Instance::new("me:80")
         .endpoint("http", "me", 80)
         .attribute("zone", "a")
-        .ttl(Duration::from_millis(ttl_ms))
 }
 
 #[tokio::test]
@@ -185,7 +198,7 @@ async fn an_instance_stays_registered_until_it_leaves() {
     let mut watcher = client.service("cart").await.unwrap();
     assert_eq!(shown(&watcher), BTreeSet::new());
 
-    let registration = client.register("cart", me(1_200)).await.unwrap();
+    let registration = client.register("cart", me()).await.unwrap();
     let snapshot = within(Duration::from_secs(5), watcher.changed()).await;
     assert_eq!(snapshot.instances.len(), 1);
     assert_eq!(snapshot.instances[0].attributes["zone"], "a");
@@ -207,17 +220,20 @@ async fn an_instance_stays_registered_until_it_leaves() {
         "no late renewal brings it back"
     );
 
-    let dropped = client.register("cart", me(1_000)).await.unwrap();
+    let dropped = client.register("cart", me()).await.unwrap();
     drop(dropped);
     assert!(member.has("cart", "me:80"));
-    until("it runs out", || !member.has("cart", "me:80")).await;
+    until("the next heartbeat lacks it", || {
+        !member.has("cart", "me:80")
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_registration_that_was_lost_is_made_again() {
     let member = Member::start().await;
     let client = client(&[&member]);
-    let registration = client.register("cart", me(1_200)).await.unwrap();
+    let registration = client.register("cart", me()).await.unwrap();
     member
         .registry
         .deregister(&native_key("default", "cart", "me:80"))
@@ -228,63 +244,29 @@ async fn a_registration_that_was_lost_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_renewal_on_its_way_does_not_undo_the_removal() {
-    let member = Member::start().await;
-    // Registrations take a while to reach the member, and arrive even if nobody waits for them.
-    let begun = Arc::new(AtomicU64::new(0));
-    let (slow, seen) = (router(member.registry.clone()), begun.clone());
-    let slow = slow.layer(axum::middleware::from_fn(
-        move |request: Request, next: Next| {
-            let begun = begun.clone();
-            async move {
-                let put = request.method() == axum::http::Method::PUT;
-                let work = tokio::spawn(async move {
-                    if put && begun.fetch_add(1, Ordering::Relaxed) > 0 {
-                        tokio::time::sleep(Duration::from_millis(300)).await;
-                    }
-                    next.run(request).await
-                });
-                work.await.unwrap()
-            }
-        },
-    ));
-    let runtime = runtime();
-    let address = serve(&runtime, "127.0.0.1:0".parse().unwrap(), || slow).await;
-    let client = Client::new(ClientConfig::new([address.to_string()])).unwrap();
-    let registration = client.register("cart", me(1_000)).await.unwrap();
-    until("the first renewal is on its way", || {
-        seen.load(Ordering::Relaxed) == 2
-    })
-    .await;
-    registration.deregister().await.unwrap();
-    assert!(!member.has("cart", "me:80"));
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(!member.has("cart", "me:80"));
-    runtime.shutdown_background();
-}
-
-#[tokio::test]
 async fn another_member_is_used_when_one_is_gone() {
-    let mut first = Member::start().await;
-    let second = Member::start().await;
-    let client = client(&[&first, &second]);
-    let mut registration = client.register("cart", me(1_500)).await.unwrap();
+    let members = [Member::start().await, Member::start().await];
+    let client = client(&[&members[0], &members[1]]);
+    let mut registration = client.register("cart", me()).await.unwrap();
     let service = client.service("cart").await.unwrap();
-    assert_eq!(shown(&service), set(["me:80"]));
-    assert!(first.has("cart", "me:80") && !second.has("cart", "me:80"));
+    until("listed", || shown(&service) == set(["me:80"])).await;
+    let [mut used, mut other] = members;
+    if other.has("cart", "me:80") {
+        std::mem::swap(&mut used, &mut other);
+    }
+    assert!(used.has("cart", "me:80") && !other.has("cart", "me:80"));
 
-    first.kill();
-    until("registered at the second", || second.has("cart", "me:80")).await;
-    second.add("cart", "other:80", None);
-    until("followed at the second", || {
+    used.kill();
+    until("registered at the other", || other.has("cart", "me:80")).await;
+    other.add("cart", "other:80", None);
+    until("followed at the other", || {
         shown(&service) == set(["me:80", "other:80"])
     })
     .await;
     assert!(!service.snapshot().stale);
 
     // With no member left the list stands, and says what it is.
-    let mut second = second;
-    second.kill();
+    other.kill();
     until("stale", || service.snapshot().stale).await;
     assert_eq!(shown(&service), set(["me:80", "other:80"]));
     within(Duration::from_secs(10), async {
@@ -297,6 +279,36 @@ async fn another_member_is_used_when_one_is_gone() {
 }
 
 #[tokio::test]
+async fn clients_go_where_they_are_sent_and_obey_what_they_are_asked() {
+    let members = [Member::start().await, Member::start().await];
+    let client = client(&[&members[0], &members[1]]);
+    let registration = client.register("cart", me()).await.unwrap();
+    for name in ["s1", "s2", "s3"] {
+        client.service(name).await.unwrap();
+    }
+    let [mut used, mut other] = members;
+    if other.has("cart", "me:80") {
+        std::mem::swap(&mut used, &mut other);
+    }
+    let asked = ClientSettings {
+        heartbeat_interval_ms: 150,
+        cache_services: 2,
+        refresh_interval_ms: 5_000,
+    };
+    used.api.set_settings(asked).unwrap();
+    until("obeyed", || client.settings() == asked).await;
+    until("fewer services", || client.cached_services() == 2).await;
+
+    assert_eq!(used.grpc.shed(10), 1);
+    until("registered at the other", || other.has("cart", "me:80")).await;
+    until("the stream has moved", || {
+        (used.grpc.streams(), other.grpc.streams()) == (0, 1)
+    })
+    .await;
+    registration.deregister().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_member_that_returns_empty_takes_nothing_away() {
     let mut member = Member::start().await;
     let client = client(&[&member]);
@@ -304,7 +316,7 @@ async fn a_member_that_returns_empty_takes_nothing_away() {
     names.iter().for_each(|name| member.add("cart", name, None));
     let service = client.service("cart").await.unwrap();
     assert_eq!(shown(&service), names);
-    let registration = client.register("cart", me(1_200)).await.unwrap();
+    let registration = client.register("cart", me()).await.unwrap();
     until("seen", || shown(&service).len() == 11).await;
 
     member.kill();
@@ -399,7 +411,7 @@ async fn the_last_good_list_is_kept_on_disk() {
 async fn the_services_used_last_stay_watched() {
     let member = Member::start().await;
     let mut small = config(&[&member]);
-    small.cached_services = NonZeroUsize::new(2).unwrap();
+    small.cached_services = NonZeroUsize::new(2);
     let client = Client::new(small).unwrap();
     let first = client.service("s0").await.unwrap();
     for name in ["s1", "s2", "s3"] {
@@ -455,14 +467,14 @@ async fn a_member_that_accepts_and_says_nothing_is_left() {
         .await
         .unwrap();
     assert_eq!(shown(&service), set(["a"]));
-    let registration = both.register("cart", me(2_000)).await.unwrap();
+    let registration = both.register("cart", me()).await.unwrap();
     registration.deregister().await.unwrap();
 
     config.members.truncate(1);
     let none = Client::new(config).unwrap();
     let start = Instant::now();
     assert!(matches!(
-        none.register("cart", me(2_000)).await,
+        none.register("cart", me()).await,
         Err(Error::Unreachable(_))
     ));
     assert!(matches!(
@@ -472,84 +484,14 @@ async fn a_member_that_accepts_and_says_nothing_is_left() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-/// A member whose watch stream says one thing and then, if at all, only that it lives.
-fn stuck_member(signs_of_life: bool) -> Router {
-    const LIST: &str =
-        r#"{"namespace":"default","service":"cart","revision":"7.REV","instances":[IN]}"#;
-    const ONE: &str = r#"{"id":"native:default/cart/NAME","instance":"NAME","store":"native","health":"live","endpoints":[],"attributes":{},"stamp":"1.1"}"#;
-    let list = |revision: &str, names: &[&str]| {
-        let all: Vec<String> = names.iter().map(|name| ONE.replace("NAME", name)).collect();
-        LIST.replace("REV", revision).replace("IN", &all.join(","))
-    };
-    let first = format!("event: full\ndata: {}\n\n", list("1", &["a"]));
-    let now = list("2", &["a", "b"]);
-    let watch = move || async move {
-        let rest = futures::stream::unfold((), move |()| async move {
-            if !signs_of_life {
-                std::future::pending::<()>().await;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            Some((Bytes::from_static(b":\n\n"), ()))
-        });
-        let all = futures::stream::iter([Bytes::from(first.clone())]).chain(rest);
-        Body::from_stream(all.map(Ok::<_, std::io::Error>))
-    };
-    Router::new()
-        .route("/v1/registry/services/cart/watch", get(watch))
-        .route(
-            "/v1/registry/services/cart",
-            get(move || async move { now.clone() }),
-        )
-}
-
-#[tokio::test]
-async fn what_a_stream_lost_comes_with_the_full_list() {
-    let runtime = runtime();
-    let address = serve(&runtime, "127.0.0.1:0".parse().unwrap(), || {
-        stuck_member(true)
-    })
-    .await;
-    let mut config = ClientConfig::new([address.to_string()]);
-    config.refresh_every = Duration::from_millis(200);
-    let client = Client::new(config).unwrap();
-    let service = client.service("cart").await.unwrap();
-    assert_eq!(shown(&service), set(["a"]));
-    until("refreshed", || shown(&service) == set(["a", "b"])).await;
-    runtime.shutdown_background();
-}
-
-#[tokio::test]
-async fn a_stream_without_signs_of_life_is_left() {
-    let runtime = runtime();
-    let stuck = serve(&runtime, "127.0.0.1:0".parse().unwrap(), || {
-        stuck_member(false)
-    })
-    .await;
-    let member = Member::start().await;
-    ["a", "c"]
-        .into_iter()
-        .for_each(|name| member.add("cart", name, None));
-    let mut config = config(&[&member]);
-    config.members.insert(0, format!("http://{stuck}/"));
-    config.watch_silence = Duration::from_secs(1);
-    let client = Client::new(config).unwrap();
-    let service = client.service("cart").await.unwrap();
-    assert_eq!(shown(&service), set(["a"]));
-    until("another member is followed", || {
-        shown(&service) == set(["a", "c"])
-    })
-    .await;
-    runtime.shutdown_background();
-}
-
 #[tokio::test]
 async fn refusals_and_bad_settings_are_told() {
     let member = Member::start().await;
     let client = client(&[&member]);
-    let refused = client.register("cart", me(1)).await.err();
+    let refused = client.register("cart", Instance::new("")).await.err();
     assert!(
         matches!(&refused, Some(Error::Refused { code, message })
-            if code == "bad_request" && message.contains("ttl_ms")),
+            if code == "bad_request" && message.contains("instance")),
         "{refused:?}"
     );
     assert!(matches!(
