@@ -6,7 +6,7 @@ import grpc
 
 import etcd3
 from bench import LINK, PREFIX, Failed, ask, check, equal, note, step, until
-from support import Renewal, connect, event, pair, watch
+from support import connect, event, keep, pair, watch
 
 ERRORS = (etcd3.exceptions.Etcd3Exception, grpc.RpcError)
 a, b = connect(LINK, timeout=5), connect()
@@ -23,7 +23,7 @@ def readable():
 with step("before"):
     lease = a.lease(15)
     a.put(leased, b"mine", lease=lease)
-    renewal = Renewal(lease, 1, through=ERRORS)
+    renewal = keep(lease, 1, through=ERRORS)
     seen, _ = watch(a, followed, prefix=True)
     b.put(f"{followed}0", b"0")
     last = event(seen, "PUT", f"{followed}0", b"0").mod_revision

@@ -7,7 +7,7 @@ import grpc
 
 import etcd3
 from bench import PREFIX, Failed, ask, check, equal, note, step, until
-from support import Renewal, connect, event, pair, watch
+from support import connect, event, keep, pair, watch
 
 ERRORS = (etcd3.exceptions.Etcd3Exception, grpc.RpcError)
 client = connect(timeout=5)
@@ -24,7 +24,7 @@ def readable():
 with step("before"):
     lease, bare = client.lease(15), client.lease(300)
     client.put(leased, b"mine", lease=lease)
-    renewal = Renewal(lease, 1, through=ERRORS)
+    renewal = keep(lease, 1, through=ERRORS)
     seen, _ = watch(client, followed, prefix=True)
     client.put(f"{followed}0", b"0")
     last = event(seen, "PUT", f"{followed}0", b"0").mod_revision

@@ -4,7 +4,7 @@ import json
 import threading
 
 from bench import PREFIX, equal, lacks, step, until
-from support import Renewal, connect, revision
+from support import connect, keep, revision
 
 
 def value(address, metadata=None):
@@ -19,7 +19,7 @@ class Instance:
         self.client = connect()
         self.lease = self.client.lease(ttl)
         self.put()
-        self.renewal = Renewal(self.lease, ttl / 3)
+        self.renewal = keep(self.lease, ttl / 3)
 
     def put(self, metadata=None):
         self.client.put(f"{PREFIX}/{self.address}", value(self.address, metadata), lease=self.lease)

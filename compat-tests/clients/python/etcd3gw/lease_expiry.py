@@ -3,7 +3,7 @@
 import time
 
 from bench import PREFIX, check, equal, step
-from support import Renewal, connect, event, watch
+from support import connect, event, keep, watch
 
 client = connect()
 key = f"{PREFIX}/key"
@@ -22,7 +22,7 @@ with step("expires"):
 with step("kept"):
     lease = client.lease(2)
     client.put(key, b"2", lease=lease)
-    renewal = Renewal(lease, 0.5)
+    renewal = keep(lease, 0.5)
     event(seen, "PUT", key, b"2")
     seen.none("an event while the lease is renewed", quiet=7)
     equal("value", client.get(key), [b"2"])

@@ -6,7 +6,7 @@ import requests
 
 from bench import LINK, PREFIX, ask, check, equal, note, step, until
 from etcd3gw.exceptions import Etcd3Exception
-from support import Renewal, connect, event, pair, watch
+from support import connect, event, keep, pair, watch
 
 ERRORS = (Etcd3Exception, requests.RequestException)
 a, b = connect(LINK, timeout=5), connect()
@@ -23,7 +23,7 @@ def readable():
 with step("before"):
     lease = a.lease(15)
     a.put(leased, b"mine", lease=lease)
-    renewal = Renewal(lease, 1, through=ERRORS)
+    renewal = keep(lease, 1, through=ERRORS)
     seen, _ = watch(a, followed, prefix=True)
     b.put(f"{followed}0", b"0")
     last = int(event(seen, "PUT", f"{followed}0", b"0")["mod_revision"])

@@ -7,7 +7,7 @@ import requests
 
 from bench import PREFIX, ask, check, equal, note, step, until
 from etcd3gw.exceptions import Etcd3Exception
-from support import Renewal, connect, event, pair, revision, watch
+from support import connect, event, keep, pair, revision, watch
 
 ERRORS = (Etcd3Exception, requests.RequestException)
 client = connect(timeout=5)
@@ -24,7 +24,7 @@ def readable():
 with step("before"):
     lease, bare = client.lease(15), client.lease(300)
     client.put(leased, b"mine", lease=lease)
-    renewal = Renewal(lease, 1, through=ERRORS)
+    renewal = keep(lease, 1, through=ERRORS)
     seen, _ = watch(client, followed, prefix=True)
     client.put(f"{followed}0", b"0")
     last = int(event(seen, "PUT", f"{followed}0", b"0")["mod_revision"])

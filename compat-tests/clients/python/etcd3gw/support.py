@@ -7,6 +7,7 @@ import threading
 import etcd3gw
 from bench import ADDRESS, Failed, Seen, brief, equal
 from etcd3gw.exceptions import Etcd3Exception
+from renewal import Renewal
 
 
 def connect(address=ADDRESS, **named):
@@ -91,34 +92,6 @@ def revision(client, key="any"):
     return int(transact(client, [get(key)])["header"]["revision"])
 
 
-class Renewal(threading.Thread):
-    """The loop that an application of etcd3gw has to keep its lease. An error of the kinds in `through` is one that the
-    application expects for a while: it goes on. Any other, and a lease that is gone, ends the loop and is kept."""
-
-    def __init__(self, lease, pause, through=()):
-        super().__init__(daemon=True)
-        self.lease, self.pause, self.through = lease, pause, through
-        self.over, self.ended = threading.Event(), None
-        self.start()
-
-    def run(self):
-        while not self.over.wait(self.pause):
-            try:
-                left = self.lease.refresh()
-                if left <= 0:
-                    raise Failed(f"a renewal of the lease was answered with the TTL {left}")
-            except self.through:
-                pass
-            except Exception as error:  # noqa: BLE001: shown by `good`
-                self.ended = error
-                return
-
-    def good(self):
-        """No renewal has failed so far."""
-        if self.ended:
-            raise self.ended
-
-    def stop(self):
-        self.over.set()
-        self.join()
-        self.good()
+def keep(lease, pause, through=()):
+    """Keeps the lease."""
+    return Renewal(lambda: lease.refresh(), pause, through)
