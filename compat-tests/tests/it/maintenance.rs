@@ -188,6 +188,67 @@ fn a_snapshot_is_the_way_back_to_a_real_etcd() {
     });
 }
 
+/// A restored etcd must not let in whom this one kept out.
+#[test]
+fn users_go_along_with_a_snapshot() {
+    Work::scenario("snapshot-users", |work| {
+        const ROOT: &str = "--user=root:secret-of-root";
+        const READER: &str = "--user=reader:secret-of-reader";
+        let gateway = Gateway::start(work, "gateway", &Settings::default())?;
+        let endpoint = gateway.target().etcd;
+        let etcdctl = |endpoint: &str, args: &[&str]| {
+            let mut command = EtcdRelease::V3_4.etcdctl(endpoint)?;
+            output(command.args(args))
+        };
+        for args in [
+            &["put", "a/1", "here"][..],
+            &["user", "add", "root:secret-of-root"],
+            &["user", "grant-role", "root", "root"],
+            &["role", "add", "letters"],
+            &["role", "grant-permission", "letters", "read", "a/", "a0"],
+            &["user", "add", "reader:secret-of-reader"],
+            &["user", "grant-role", "reader", "letters"],
+            &["user", "add", "certified", "--no-password"],
+            &["auth", "enable"],
+        ] {
+            etcdctl(&endpoint, args)?;
+        }
+        let file = work.path("users.db");
+        let mut save = EtcdRelease::V3_7.etcdctl(&endpoint)?;
+        output(save.args([ROOT, "snapshot", "save"]).arg(&file))?;
+        for release in RELEASES {
+            let etcd = Etcd::restored(work, &format!("users-{release:?}"), release, &file)?;
+            let address = etcd.address();
+            for endpoint in [&endpoint, &address] {
+                let told = |args: &[&str]| match etcdctl(endpoint, args) {
+                    Ok(text) => text,
+                    Err(error) => format!("{error:#}"),
+                };
+                for (args, want) in [
+                    (&["get", "a/1"][..], "user name is empty"),
+                    (&[READER, "get", "a/1"], "a/1\nhere\n"),
+                    (&[READER, "get", "b"], "permission denied"),
+                    (&[READER, "put", "a/1", "x"], "permission denied"),
+                    (
+                        &["--user=reader:wrong", "get", "a/1"],
+                        "authentication failed",
+                    ),
+                    (&[ROOT, "get", "b"], ""),
+                    (&[ROOT, "user", "list"], "certified\nreader\nroot\n"),
+                    (&[ROOT, "role", "list"], "letters\n"),
+                ] {
+                    let got = told(args);
+                    ensure!(
+                        got.contains(want),
+                        "{release:?} {endpoint}: {args:?}: {got}"
+                    );
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn http_routes_answer_as_a_real_etcd_does() {
     for kind in ["etcd-3.4", "etcd-3.7"] {

@@ -257,6 +257,22 @@ impl AuthStore {
         Ok(granted.clone())
     }
 
+    /// Each user's name, password (`None`: logs in by certificate alone) and roles, for a snapshot.
+    pub fn all_users(
+        &self,
+    ) -> impl Iterator<Item = (&str, Option<&PasswordHash>, impl Iterator<Item = &str>)> {
+        self.users.iter().map(|(name, user)| {
+            let roles = user.roles.iter().map(String::as_str);
+            (name.as_str(), user.password.as_ref(), roles)
+        })
+    }
+
+    /// Each role's name and what it was granted, for a snapshot.
+    pub fn all_roles(&self) -> impl Iterator<Item = (&str, &[Permission])> {
+        let roles = self.roles.iter();
+        roles.map(|(name, granted)| (name.as_str(), granted.as_slice()))
+    }
+
     /// What a password of the user has to match, and the revision at which that is so: by the time it was compared
     /// the user may have another one.
     pub fn password_of(&self, user: &str) -> Result<(PasswordHash, u64), AuthError> {

@@ -384,7 +384,7 @@ fn asked_permission(permission: authpb::Permission) -> Permission {
     }
 }
 
-fn shown_permission(permission: Permission) -> authpb::Permission {
+pub(super) fn shown_permission(permission: Permission) -> authpb::Permission {
     use authpb::permission::Type;
     authpb::Permission {
         perm_type: match permission.kind {

@@ -7,11 +7,12 @@
 use std::borrow::Cow;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use causeway_engine::key_auth::AuthStore;
 use causeway_engine::key_space::{Alarm, Cluster, Record, Release, hashed};
 use causeway_wire::etcd::ServerIds;
 use causeway_wire::etcd::bolt::{BoltError, Bucket, Entry, Image};
 use causeway_wire::etcd::messages::etcdserverpb as pb;
-use causeway_wire::etcd::messages::mvccpb;
+use causeway_wire::etcd::messages::{authpb, mvccpb};
 use crc::{CRC_32_ISCSI, Crc, Table};
 use prost::Message;
 use serde_json::json;
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::auth::shown_permission;
 use super::connection::Caller;
 use super::maintenance::alarm_member;
 use super::{Front, advertised, translate};
@@ -49,6 +51,7 @@ pub(super) struct Parts {
     floor: i64,
     leases: Vec<(i64, i64)>,
     cluster: Cluster,
+    auth: AuthStore,
     urls: Vec<String>,
 }
 
@@ -84,6 +87,7 @@ async fn try_gather(
             floor: reading.floor(),
             leases: keys.leases().map(|(id, l)| (id, l.ttl_s)).collect(),
             cluster: keys.cluster().clone(),
+            auth: core.auth().clone(),
             urls: advertised(front, caller),
         };
         let more = keys.read_on(&mut reading, most);
@@ -212,8 +216,6 @@ impl Parts {
 
     /// etcd's buckets, by name (etcd: storage/schema).
     fn buckets(self) -> Vec<Bucket<Row>> {
-        let pair =
-            |key: &'static [u8], value: Vec<u8>| Row::Pair(Bytes::from_static(key), value.into());
         let index = u64::try_from(self.revision).unwrap_or(0);
         let member = self.ids.member_id;
         let conf_state = json!({"voters": [member], "auto_leave": false}).to_string();
@@ -256,6 +258,7 @@ impl Parts {
             .collect();
         alarms.sort_by(|a, b| a.key().cmp(&b.key()));
 
+        let [auth, roles, users] = auth_buckets(&self.auth);
         let cluster_version = self.storage_release().cluster_version();
         let mut cluster = vec![pair(
             b"clusterVersion",
@@ -287,9 +290,9 @@ impl Parts {
         let bucket = |name, entries| Bucket { name, entries };
         vec![
             bucket("alarm", alarms),
-            bucket("auth", Vec::new()),
-            bucket("authRoles", Vec::new()),
-            bucket("authUsers", Vec::new()),
+            bucket("auth", auth),
+            bucket("authRoles", roles),
+            bucket("authUsers", users),
             bucket("cluster", cluster),
             bucket("key", keys),
             bucket("lease", leases),
@@ -298,6 +301,39 @@ impl Parts {
             bucket("meta", meta),
         ]
     }
+}
+
+fn pair(key: &'static [u8], value: Vec<u8>) -> Row {
+    Row::Pair(Bytes::from_static(key), value.into())
+}
+
+/// What etcd keeps of authentication, its roles and its users, each by name (etcd: storage/schema/auth.go,
+/// auth_roles.go, auth_users.go). A restored etcd asks who calls if this one did.
+fn auth_buckets(auth: &AuthStore) -> [Vec<Row>; 3] {
+    let named = |name: &str, message: Vec<u8>| Row::Pair(name.to_owned().into(), message.into());
+    let state = vec![
+        pair(b"authEnabled", vec![u8::from(auth.is_enabled())]),
+        pair(b"authRevision", auth.revision().to_be_bytes().into()),
+    ];
+    let roles = auth.all_roles().map(|(name, granted)| {
+        let role = authpb::Role {
+            name: name.to_owned().into(),
+            key_permission: granted.iter().cloned().map(shown_permission).collect(),
+        };
+        named(name, role.encode_to_vec())
+    });
+    let users = auth.all_users().map(|(name, password, roles)| {
+        let user = authpb::User {
+            name: name.to_owned().into(),
+            password: password.map(|hash| hash.0.clone()).unwrap_or_default(),
+            roles: roles.map(str::to_owned).collect(),
+            options: Some(authpb::UserAddOptions {
+                no_password: password.is_none(),
+            }),
+        };
+        named(name, user.encode_to_vec())
+    });
+    [state, roles.collect(), users.collect()]
 }
 
 /// A lease as etcd keeps it (etcd: lease/leasepb/lease.proto). Without a remaining time it begins anew.
@@ -406,6 +442,7 @@ mod tests {
             floor: 0,
             leases: vec![(7, 60), (-3, 9)],
             cluster: Cluster::default(),
+            auth: AuthStore::default(),
             urls: vec!["http://127.0.0.1:2379".into()],
         }
     }
