@@ -249,8 +249,8 @@ const OF_ETCD: &str = "\
   Causeway, and nearly a third of what it costs etcd. Who answers each at once has next to nothing left below a third.
 - The kernel tells CPU time in hundredths of a second. A round of 60,000 events is a few of them where an event costs half a
   microsecond, so that such a figure is right to a third of it.
-- One call at a time through a relay is four wake-ups of sleeping processes instead of two. About two thirds of the CPU time in that
-  row are those of the etcd behind, which spends twice on such a call what it spends on one that comes straight.
+- One call at a time through a relay is four wake-ups of sleeping processes instead of two; what a row of the relay costs has
+  the etcd behind it in it.
 ";
 
 const AGAIN: &str = "
